@@ -141,7 +141,8 @@ def affine_rdp(
     real("l2_clip", l2_clip, "a positive finite number", 0, inf)
     leakage = affine_leakage(end_pmfs(mechanism, distribution), tuple(alphas.tolist()), honest - 1, neighboring)
     distance = squared_distance(mechanism, l2_clip, neighboring)
-    under_budget = dim / (alphas - 1) * np.logaddexp(0, leakage.log_kappa + log(distance) - log(dim))
+    log_mean = leakage.log_kappa + log(distance) - log(dim)
+    under_budget = dim / (alphas - 1) * np.logaddexp(0, log_mean)
     return np.asarray(mechanism.bernoulli_trials * np.minimum(under_budget, dim * leakage.largest))
 
 
@@ -203,17 +204,20 @@ def _leakage_of(
     def excess(u: int, w: int) -> FloatArray:
         """log(exp((α−1) D_α) − 1) at the inputs u·c and w·c; the linear term, which sums to zero, is
         taken out."""
-        powers = alphas[:, None] * logs[u] + (1 - alphas)[:, None] * logs[w]
-        linear = (alphas * u + (1 - alphas) * w)[:, None] * ratio
+        powers = np.outer(alphas, logs[u]) + np.outer(1 - alphas, logs[w])
+        linear = np.outer(alphas * u + (1 - alphas) * w, ratio)
         top = np.maximum(powers.max(axis=1, keepdims=True), 0)  # in units of its power, no term overflows
-        terms = np.maximum(np.expm1(np.minimum(powers, 40)) - linear, 0) * np.exp(-top)
+        terms = np.expm1(np.minimum(powers, 40)) - linear
+        terms = np.maximum(terms, 0) * np.exp(-top)
         np.exp(powers - top, out=terms, where=powers > 40)  # linear terms do not matter there
-        return np.asarray(np.logaddexp(np.log(terms @ mass) + top[:, 0], log_missing + farthest))
+        total = np.log(terms @ mass) + top[:, 0]
+        return np.asarray(np.logaddexp(total, log_missing + farthest))
 
     if neighboring == "zero-out":
-        at_distance = np.maximum.reduce([excess(*pair) for pair in ((1, 0), (-1, 0), (0, 1), (0, -1))])
+        at_distance = np.max([excess(1, 0), excess(-1, 0), excess(0, 1), excess(0, -1)], axis=0)
         return at_distance, at_distance
     at_distance = np.maximum(excess(1, -1), excess(-1, 1))
-    squares = max(float((mass * ratio**2 / (1 + sign * ratio)).sum()) for sign in (1, -1))
-    at_zero = np.logaddexp(np.log(squares) + gain, log_missing + nearest)
+    squares = mass * ratio**2
+    largest = np.maximum((squares / (1 + ratio)).sum(), (squares / (1 - ratio)).sum())
+    at_zero = np.logaddexp(np.log(largest) + gain, log_missing + nearest)
     return np.maximum(at_distance - log(4), at_zero), at_distance

@@ -103,16 +103,17 @@ def _all_placements(pmfs: FloatArray, count: int) -> Mixtures:
 
     See docs/proofs/interior-levels.md#lemma-2.
     """
-    low, high = (
-        list(combinations_with_replacement(range(len(pmfs)), size)) for size in (count // 2, count - count // 2)
-    )
-    first, second = (
-        [PartialSum(_convolved(pmfs[list(multiset)]), 0.0).trimmed(SMALLEST_ENTRY) for multiset in half]
-        for half in (low, high)
-    )
+    breakpoints = range(len(pmfs))
+    low = list(combinations_with_replacement(breakpoints, count // 2))
+    high = list(combinations_with_replacement(breakpoints, count - count // 2))
+
+    def sum_of(multiset: tuple[int, ...]) -> PartialSum:
+        return PartialSum(_convolved(pmfs[list(multiset)]), 0.0).trimmed(SMALLEST_ENTRY)
+
     last = np.array([max(multiset, default=-1) for multiset in low])
     begin = np.array([min(multiset) for multiset in high])
-    return Mixtures(OtherSums(first, second, np.argwhere(last[:, None] <= begin)))
+    cells = np.argwhere(last[:, None] <= begin)
+    return Mixtures(OtherSums([*map(sum_of, low)], [*map(sum_of, high)], cells))
 
 
 def _blocks(pmfs: FloatArray, count: int, size: int, tail: float) -> Iterator[Mixtures]:
@@ -129,7 +130,8 @@ def _blocks(pmfs: FloatArray, count: int, size: int, tail: float) -> Iterator[Mi
     several = max(1, -(-count // (size * MAX_COUNTED_BLOCKS)))
     if several > 1:
         full = several * size
-        yield _counted(halves, size, several, max(0, -(-(count - 2 * (full - 1)) // full)), (0, 0), tail)
+        steps = max(0, -(-(count - 2 * (full - 1)) // full))
+        yield _counted(halves, size, several, steps, (0, 0), tail)
         return
     for low in range(min(size, count + 1)):
         remainders = low, (count - low) % size
@@ -165,7 +167,9 @@ def _counted(
         rest_chances.append((1 - smaller.weight, smaller.weight))
     counts = np.arange(steps + 1)
     pairs = np.argwhere(np.add.outer(counts, counts) <= steps)
-    weights = chances[0][:, pairs[:, 0]] * chances[1][::-1, pairs[:, 1]]  # k blocks in one half, steps − k in the other
+    low_counts, high_counts = pairs.T
+    # Row k: k blocks are in the lower half, steps − k in the other.
+    weights = chances[0][:, low_counts] * chances[1][::-1, high_counts]
     cells, cell_weights = [], []
     for low, high in product((0, 1), repeat=2):
         chance = rest_chances[0][low] * rest_chances[1][high]
@@ -266,8 +270,10 @@ def certified_renyi(
         pairs, bounds = pairs[matters], bounds[matters]
         if not len(pairs):
             return attained
-        if fewer < count and (divergences_with_equal_inputs(own_pmfs, others, fewer, pairs, alpha) >= bounds).all():
-            continue
+        if fewer < count:
+            with_equal_inputs = divergences_with_equal_inputs(own_pmfs, others, fewer, pairs, alpha)
+            if (with_equal_inputs >= bounds).all():
+                continue
         single_client = _single_client(own_pmfs, pairs, alpha)
         smallest_ratio = (
             attained / single_client.max() if alpha == 1 else np.exp(rise * (attained - single_client.max()))
@@ -381,7 +387,8 @@ def _mean_divergences(
 
     comparison = Comparison(own_pmfs, pairs, [alpha], "renyi")
     means = largest_means(family, comparison, averaged, negligible)[:, 0] * (1 + 1e-12)
-    bounds = unit[:, 0] * means if alpha == 1 else unit[:, 0] + np.log(means + UNDERFLOW) / rise
+    unit = unit[:, 0]
+    bounds = unit * means if alpha == 1 else unit + np.log(means + UNDERFLOW) / rise
     return np.where(is_unbounded & is_weighted, np.inf, bounds)
 
 
@@ -479,9 +486,8 @@ def _alternating(sums: FloatArray, unit: float) -> CommonShape:
         added = np.zeros_like(sums)
         for row, complement in zip(added, complements, strict=True):
             if complement.sum() > 0:
-                row[np.minimum(np.flatnonzero(complement) + center, width - 1)] = (
-                    complement[complement > 0] / complement.sum()
-                )
+                shifted = np.minimum(np.flatnonzero(complement) + center, width - 1)
+                row[shifted] = complement[complement > 0] / complement.sum()
     return best
 
 
@@ -553,4 +559,6 @@ def _largest_within(limits: Any, value: FloatArray, smallest: float) -> FloatArr
     from scipy.optimize import linprog  # noqa: PLC0415 (takes half a second)
 
     solved = linprog(-value, A_ub=limits, b_ub=np.ones(limits.shape[0]), method="highs")
-    return np.zeros(len(value)) if solved.x is None else np.where(solved.x > smallest, solved.x, 0.0)
+    if solved.x is None:
+        return np.zeros(len(value))
+    return np.where(solved.x > smallest, solved.x, 0.0)

@@ -49,15 +49,23 @@ class PartialSum(NamedTuple):
 
     def trimmed(self, tail: float) -> "PartialSum":
         """Without the outcomes at each end whose total probability is at most `tail`."""
-        first = int(np.searchsorted(np.cumsum(self.pmf), tail, side="right"))
-        last = len(self.pmf) - int(np.searchsorted(np.cumsum(self.pmf[::-1]), tail, side="right"))
+        first, last = likely_range(self.pmf, tail)
         if first == 0 and last == len(self.pmf):
             return self
         if first >= last:
             return PartialSum(np.zeros(1), self.missing + float(self.pmf.sum()), 3)
-        cut = max(float(self.pmf[:first].sum() + self.pmf[last:].sum()), UNDERFLOW)  # or zero as a float
+        cut = self.pmf[:first].sum() + self.pmf[last:].sum()
+        missing = self.missing + max(float(cut), UNDERFLOW)  # or zero as a float
         cut_ends = self.cut_ends | (1 if first else 0) | (2 if last < len(self.pmf) else 0)
-        return PartialSum(self.pmf[first:last], self.missing + cut, cut_ends)
+        return PartialSum(self.pmf[first:last], missing, cut_ends)
+
+
+def likely_range(pmf: FloatArray, tail: float) -> tuple[int, int]:
+    """The first outcome, and the one after the last, without those at each end that have a probability of at most
+    `tail` together."""
+    first = np.searchsorted(np.cumsum(pmf), tail, side="right")
+    after = np.searchsorted(np.cumsum(pmf[::-1]), tail, side="right")
+    return int(first), len(pmf) - int(after)
 
 
 EMPTY_SUM = PartialSum(np.ones(1), 0.0)
@@ -125,8 +133,10 @@ def splits(
             yield common
             return
         middle = (first + last) // 2
-        for start, stop, at_high, more in ((first, middle, False, last - middle), (middle, last, True, middle - first)):
-            yield from _halved((common + clients(at_high, block * more)).trimmed(tail), start, stop)
+        with_low = (common + clients(False, block * (last - middle))).trimmed(tail)
+        yield from _halved(with_low, first, middle)
+        with_high = (common + clients(True, block * (middle - first))).trimmed(tail)
+        yield from _halved(with_high, middle, last)
 
     last = blocks
     if np.allclose(low, high[::-1], rtol=1e-14, atol=0):
@@ -254,24 +264,34 @@ def _fill(
     scratch = np.empty((3, longest))
     for cell in range(cells.shape[0]):
         i, j = cells[cell]
-        x, y = first[0][i, : first[1][i]], second[0][j, : second[1][j]]
-        stop = _convolve(x, y, base) if x.shape[0] >= y.shape[0] else _convolve(y, x, base)
+        x = first[0][i, : first[1][i]]
+        y = second[0][j, : second[1][j]]
+        whole = _convolve(x, y, base) if x.shape[0] >= y.shape[0] else _convolve(y, x, base)
         start = 0
+        stop = whole
         while start + 1 < stop and base[start] < smallest:
             start += 1
         while start + 1 < stop and base[stop - 1] < smallest:
             stop -= 1
         size = stop - start + width - 1
-        cut_ends[cell] |= (1 if start > 0 else 0) | (2 if stop < x.shape[0] + y.shape[0] - 1 else 0)
-        first_used = width - 1 if is_attained and cut_ends[cell] & 1 else 0
-        last_used = size - (width - 1 if is_attained and cut_ends[cell] & 2 else 0)
+        if start > 0:
+            cut_ends[cell] |= 1
+        if stop < whole:
+            cut_ends[cell] |= 2
+        first_used = 0
+        last_used = size
+        if is_attained and cut_ends[cell] & 1:
+            first_used += width - 1
+        if is_attained and cut_ends[cell] & 2:
+            last_used -= width - 1
         if first_used >= last_used:
             table[cell] = 0.0
             continue
         for v in range(own_pmfs.shape[0]):
             _convolve(base[start:stop], own_pmfs[v], sums[v])
         for k in range(pairs.shape[0]):
-            p, q = sums[pairs[k, 0], first_used:last_used], sums[pairs[k, 1], first_used:last_used]
+            p = sums[pairs[k, 0], first_used:last_used]
+            q = sums[pairs[k, 1], first_used:last_used]
             if not is_hockey_stick:
                 _renyi(p, q, parameters[k], table[cell, k], scratch)
                 continue
@@ -386,6 +406,6 @@ def different_pairs(pmfs: FloatArray) -> IntArray:
     """
     rows, outcomes = pmfs.shape
     diagonal = np.eye(rows, outcomes, dtype=np.bool_)
-    if rows == outcomes > 1 and (pmfs[diagonal] == pmfs[0, 0]).all() and (pmfs[~diagonal] == pmfs[0, 1]).all():
+    if rows == outcomes > 1 and np.array_equal(pmfs, np.where(diagonal, pmfs[0, 0], pmfs[0, 1])):
         return np.array([[rows - 1, 0]])
     return all_pairs(rows)

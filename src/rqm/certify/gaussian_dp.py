@@ -108,7 +108,9 @@ def affine_gdp_anywhere(
     distance = (sensitivity / mechanism.clip) ** 2
     tail = _tail(failure, dim * trials)
     longest = trials * min(distance, 4 * dim)
-    rate = min(steepest_slope(ends, honest - 1, tail) ** 2, summed_rate(ends, honest - 1, longest / min(4.0, distance)))
+    by_slope = steepest_slope(ends, honest - 1, tail) ** 2
+    by_scores = summed_rate(ends, honest - 1, longest / min(4.0, distance))
+    rate = min(by_slope, by_scores)
     largest_slope = coordinate_gdp(ends, honest - 1, "replace-one", tail).largest
     return sqrt(min(longest * rate, trials * dim * largest_slope))
 
@@ -211,8 +213,10 @@ class BestEvents:
         up = np.cumsum(change)[:-1]
         down = -np.cumsum(change[::-1])[-2::-1]
         rise = np.where(inside[1] < outside[1], up, down)
-        first = int(np.searchsorted(inside[[0, 2]].max(axis=0), tail, side="right")) - 1
-        last = inside.shape[1] - int(np.searchsorted(outside[[0, 2]].max(axis=0)[::-1], tail, side="right"))
+        likely_inside = inside[[0, 2]].max(axis=0) > tail
+        likely_outside = outside[[0, 2]].max(axis=0) > tail
+        first = np.count_nonzero(~likely_inside) - 1
+        last = np.count_nonzero(likely_outside)
         used = slice(max(first, 0), last + 1)
         if not inside[:, used].size:
             return None
@@ -228,15 +232,13 @@ class BestEvents:
         Returns:
             A value for each event.
         """
-        end, weight = (2, u) if np.min(u) >= 0 else (0, -u)
-        inside, outside = (
-            (1 - weight) * probabilities[1, events] + weight * probabilities[end, events]
-            for probabilities in (self.inside, self.outside)
-        )
+        end = 2 if np.min(u) >= 0 else 0
+        weight = np.abs(u)
+        inside = (1 - weight) * self.inside[1, events] + weight * self.inside[end, events]
+        outside = (1 - weight) * self.outside[1, events] + weight * self.outside[end, events]
         with np.errstate(divide="ignore"):
-            return np.asarray(
-                np.where(inside <= outside, ndtri_exp(np.log(inside)), -ndtri_exp(np.log(outside))), dtype=np.float64
-            )
+            z = ndtri_exp(np.log(np.minimum(inside, outside)))
+        return np.where(inside <= outside, z, -z)
 
     def mu_between_ends(self) -> float:
         """The smallest μ for which the two ends are μ-GDP."""
@@ -252,7 +254,8 @@ class BestEvents:
     def _slope(self, z: FloatArray, events: slice | IntArray = slice(None)) -> FloatArray:
         """The slopes of Φ⁻¹ of some events where it is z."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return nan_as_infinity(self.rise[events] * np.exp(z * z / 2 + log(2 * pi) / 2))  # over φ(z)
+            over_density = np.exp(z * z / 2 + log(2 * pi) / 2)
+            return nan_as_infinity(self.rise[events] * over_density)
 
     def _mean_slope(
         self, u: float | FloatArray, center: FloatArray, slope: FloatArray, events: slice | IntArray = slice(None)
@@ -294,13 +297,15 @@ class BestEvents:
         center = self.z(0.0, events)
         slope = self._slope(center, events)
         edges = np.linspace(0, 1, 33)[:, None]  # of the intervals in which the mean slope is bounded
-        up, down = (np.vstack([slope, self._mean_slope(sign * edges[1:], center, slope, events)]) for sign in (1, -1))
+        up = np.vstack([slope, self._mean_slope(edges[1:], center, slope, events)])
+        down = np.vstack([slope, self._mean_slope(-edges[1:], center, slope, events)])
         largest = float(slope.max()) ** 2
         for mean, end in ((up, down[-1]), (down, up[-1])):
             steepest = np.maximum(mean[:-1], mean[1:])
             with np.errstate(divide="ignore", invalid="ignore"):
                 best = steepest / end
-            x = np.clip(np.where(np.isfinite(best), best, 1.0), edges[:-1], edges[1:])
+            best = np.where(np.isfinite(best), best, 1.0)
+            x = np.clip(best, edges[:-1], edges[1:])
             squares = (x * steepest + end) ** 2 / (2 * (x * x + 1))
             largest = max(largest, float(nan_as_infinity(squares).max()))
         return largest

@@ -239,8 +239,9 @@ def _scores(mechanism: DiscreteMechanism, honest: int, distribution: PmfKind) ->
     own_pmfs = np.exp(mechanism.breakpoint_log_pmfs(distribution))
     widths = _cell_widths(mechanism, distribution)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.maximum(own_pmfs[1:] / own_pmfs[:-1], own_pmfs[:-1] / own_pmfs[1:])
-    largest = float(np.nanmax((ratios - 1) / widths[:, None])) * (1 + 1e-9)
+        ratio = own_pmfs[1:] / own_pmfs[:-1]
+        scores = (np.maximum(ratio, 1 / ratio) - 1) / widths[:, None]
+    largest = float(np.nanmax(scores)) * (1 + 1e-9)
     if not np.isfinite(largest):
         return None
     return GaussianMixture.above(*_bounded_scores(own_pmfs, honest, widths, largest))
@@ -310,7 +311,8 @@ def _stop_loss(x: FloatArray) -> FloatArray:
     """E(Z − x)₊ of a standard normal Z, x ≥ 0, by Mills' ratio: up to x = 38, where it vanishes, the relative error
     is below 10⁻¹²."""
     x = np.minimum(x, 1e6)
-    return np.asarray(_density(x) * np.maximum(1 - x * sqrt(pi / 2) * erfcx(x / sqrt(2)), 0))
+    mills_ratio = sqrt(pi / 2) * erfcx(x / sqrt(2))
+    return np.asarray(_density(x) * np.maximum(1 - x * mills_ratio, 0))
 
 
 def _density(x: FloatArray) -> FloatArray:
@@ -353,19 +355,17 @@ class GaussianMixture:
         used = int(np.searchsorted(-stop_loss, -1e-70 * stop_loss[0]))
         used = max(2, min(used + 1, len(stop_loss) - 1))
         farthest = float(thresholds[-1])
-        farthest_mass = 2 * float(stop_loss[used - 1]) / (farthest - float(thresholds[used - 1]))
+        beyond = farthest - float(thresholds[used - 1])
+        farthest_mass = 2 * float(stop_loss[used - 1]) / beyond
         deviations = unit * np.concatenate([np.linspace(0.9, 1.6, 29), [1.7, 1.9, 2.2, 2.6, 3.2, 4.0]])
         x = np.concatenate([np.linspace(a, b, 60) for a, b in pairwise(thresholds[:used])])
         needed = np.interp(x, thresholds, stop_loss)
         with np.errstate(over="ignore"):
-            rows = np.array([deviation * _stop_loss(x / deviation) for deviation in deviations]).T / needed[:, None]
-        solved = linprog(
-            (deviations / unit) ** 4,
-            A_ub=-np.minimum(rows, 1e4),
-            b_ub=-np.ones(len(x)),
-            A_eq=np.ones((1, len(deviations))),
-            b_eq=[1.0],
-        )
+            rows = deviations * _stop_loss(x[:, None] / deviations) / needed[:, None]
+        fourth_moments = (deviations / unit) ** 4
+        total = np.ones((1, len(deviations)))
+        at_least = np.minimum(rows, 1e4)
+        solved = linprog(fourth_moments, A_ub=-at_least, b_ub=-np.ones(len(x)), A_eq=total, b_eq=[1.0])
         if solved.x is None:
             return None
         weights = np.maximum(solved.x, 0)
@@ -420,18 +420,23 @@ class GaussianMixture:
         m, pmf = m[pmf > 0], pmf[pmf > 0]
         # Beyond t² the function of m is concave: there a tangent is above it, and all of it is convex.
         root = np.sqrt(np.minimum(m, t * t))
-        tangent = np.maximum(m - t * t, 0) * float(_density(np.ones(1))[0]) / (2 * t)
+        beyond = np.maximum(m - t * t, 0)
+        tangent = beyond * _density(np.ones(1)) / (2 * t)
         extreme = (root * _stop_loss(t / np.maximum(root, 1e-150)) + tangent) @ pmf
         # Up to t = 0.61 √m the tangent of E(√m Z − t)₊ at m lies above it. The largest t³ d²/dm² of it is 0.3705, at
         # t² = 5.45 m, rounded up (docs/proofs/interior-levels.md#lemma-16).
-        curvature = np.where(t[:, 0] < 0.61 * sqrt(mean), 0.0, 0.3705 / (2 * t[:, 0] ** 3) * spread)
-        even = sqrt(mean) * _stop_loss(t[:, 0] / sqrt(mean)) + curvature
+        deviation = sqrt(mean)
+        threshold = t[:, 0]
+        curvature = np.where(threshold < 0.61 * deviation, 0.0, 0.3705 / (2 * threshold**3) * spread)
+        even = deviation * _stop_loss(threshold / deviation) + curvature
         z = np.append(np.arange(0, last, step / 2), last)
         isoperimetric = _density(z)
         lines = (np.minimum(extreme, even)[:, None] + t * ndtr(-z)) / isoperimetric
-        worst = np.maximum(lines[:, :-1], lines[:, 1:]).min(axis=0).max()
+        between = np.maximum(lines[:, :-1], lines[:, 1:])
+        worst = between.min(axis=0).max()
         with np.errstate(over="ignore"):
-            more = 2 * sqrt(dim / self.mean) * self.farthest_mass * self.farthest / float(isoperimetric[-1])
+            farthest_mean = self.farthest_mass * self.farthest
+            more = 2 * sqrt(dim / self.mean) * farthest_mean / float(isoperimetric[-1])
         return float((worst + more) ** 2 * self.mean * (1 + 1e-9)) if more < 1 else inf
 
 
@@ -452,13 +457,15 @@ def _shortfall(x: FloatArray, needed: FloatArray, deviations: FloatArray, weight
 
     See docs/proofs/interior-levels.md#lemma-15.
     """
-    value = np.array([deviation * _stop_loss(x / deviation) for deviation in deviations]).T @ weights
-    slope = -np.array([ndtr(-x / deviation) for deviation in deviations]).T @ weights
+    scaled = x[:, None] / deviations
+    value = deviations * _stop_loss(scaled) @ weights
+    slope = -ndtr(-scaled) @ weights
     gap = np.diff(x)
     rise = slope[1:] - slope[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        step = np.where(rise > 0, (value[:-1] - value[1:] + slope[1:] * gap) / rise, 0.0)
-        step = np.clip(np.nan_to_num(step), 0, gap)
+        meeting = (value[:-1] - value[1:] + slope[1:] * gap) / rise
+        step = np.clip(np.nan_to_num(np.where(rise > 0, meeting, 0.0)), 0, gap)
         lowest = np.minimum(value[:-1], value[:-1] + slope[:-1] * step)
-        inside = np.where(gap > 0, needed[:-1] / np.maximum(lowest, 1e-300), 0.0)
-    return float(max(1.0, inside.max(), (needed / np.maximum(value, 1e-300)).max())) * (1 + 1e-9)
+        between = np.where(gap > 0, needed[:-1] / np.maximum(lowest, 1e-300), 0.0)
+    at_points = needed / np.maximum(value, 1e-300)
+    return max(1.0, float(between.max()), float(at_points.max())) * (1 + 1e-9)

@@ -237,7 +237,8 @@ def _worst_case(mechanism: DiscreteMechanism, alpha: float, clients: int, distri
     if mechanism.additive is not None:  # the noise does not depend on any input
         by_shift = shift_divergences(mechanism.additive, (alpha,), clients)[:, 0]
         shift = int(np.argmax(by_shift >= by_shift[-1] * (1 - 1e-6)))
-        witness = Witness(float(breakpoints[shift]), float(breakpoints[0]), {0.0: clients - 1} if clients > 1 else {})
+        other_inputs = {0.0: clients - 1} if clients > 1 else {}
+        witness = Witness(float(breakpoints[shift]), float(breakpoints[0]), other_inputs)
         return RenyiBound(by_shift[-1], by_shift[-1], alpha, clients, True, "sampled", witness)
     own_pmfs = _pmfs(mechanism, mechanism.breakpoint_log_pmfs(distribution))
     trials = mechanism.bernoulli_trials
@@ -251,11 +252,9 @@ def _worst_case(mechanism: DiscreteMechanism, alpha: float, clients: int, distri
         upper = min(upper, certified_renyi(own_pmfs, others, (clients - 1) * trials, alpha, attained.value))
     upper = rounded_up(upper, alpha, own_pmfs, clients)
     lower = upper if rounded_up(attained.value, alpha, own_pmfs, clients) >= upper else attained.value
-    witness = Witness(
-        float(breakpoints[attained.pair[0]]),
-        float(breakpoints[attained.pair[1]]),
-        {float(x): count for x, count in zip(breakpoints, attained.counts, strict=True) if count},
-    )
+    x, x_prime = breakpoints[list(attained.pair)].tolist()
+    other_inputs = {value: count for value, count in zip(breakpoints.tolist(), attained.counts, strict=True) if count}
+    witness = Witness(x, x_prime, other_inputs)
     return RenyiBound(lower, upper, alpha, clients, True, distribution, witness)
 
 
@@ -279,9 +278,9 @@ def rounded_up(value: float, alpha: float, own_pmfs: FloatArray, clients: int) -
     """
     if not np.isfinite(value):
         return value
-    with np.errstate(divide="ignore", invalid="ignore"):
-        losses = np.log(own_pmfs.max(axis=0)) - np.log(np.where(own_pmfs > 0, own_pmfs, inf).min(axis=0))
-    widest = float(np.nan_to_num(losses, nan=0.0, posinf=0.0, neginf=0.0).max())
+    seen = own_pmfs[:, own_pmfs.max(axis=0) > 0]
+    smallest = np.where(seen > 0, seen, inf).min(axis=0)
+    widest = float(np.log(seen.max(axis=0) / smallest).max())
     operations = 8 * own_pmfs.shape[1] * clients + 64
     alpha = float(np.clip(alpha, 1 + 1e-9, 1e6))
     growth = min((2 * alpha - 1) / (alpha - 1), 4 + 4 * widest) + 4 * value
@@ -354,6 +353,10 @@ def worst_inputs(
     return search.best
 
 
+_Counts = tuple[tuple[int, int], ...]
+"""Breakpoints, each with a number of clients."""
+
+
 class _Search:
     """The worst inputs found so far, and the sums of clients that were needed to find them.
 
@@ -403,22 +406,19 @@ class _Search:
 
     def _divergences(self, placements: Sequence[tuple[int, ...]]) -> FloatArray:
         """The divergence of every pair beside every placement."""
-        halves: tuple[dict[tuple[tuple[int, int], ...], int], ...] = ({}, {})
+        first: dict[_Counts, int] = {}
+        second: dict[_Counts, int] = {}
         cells = []
         for placement in placements:
             used = tuple((v, count) for v, count in enumerate(placement) if count)
-            cells.append(
-                [
-                    half.setdefault(placement_half, len(half))
-                    for half, placement_half in zip(halves, (used[:-1], used[-1:]), strict=True)
-                ]
-            )
-        sums = [[self._sum(placement_half) for placement_half in half] for half in halves]
-        others = OtherSums(sums[0], sums[1], np.array(cells))
+            i = first.setdefault(used[:-1], len(first))
+            j = second.setdefault(used[-1:], len(second))
+            cells.append((i, j))
+        others = OtherSums([*map(self._sum, first)], [*map(self._sum, second)], np.array(cells))
         table, _ = divergence_table(others, Comparison(self.pmfs, self.pairs, [self.alpha], "renyi"), is_attained=True)
         return np.asarray(table[:, :, 0])
 
-    def _sum(self, used: tuple[tuple[int, int], ...]) -> PartialSum:
+    def _sum(self, used: _Counts) -> PartialSum:
         total = EMPTY_SUM
         for key in used:
             if key not in self.powers:

@@ -23,6 +23,7 @@ from scipy.special import logsumexp
 from rqm._util.checks import FloatArray
 from rqm._util.numeric import find_minimum
 from rqm.bounds import Neighboring
+from rqm.certify.distributions import likely_range
 from rqm.certify.gaussian_dp import BestEvents
 from rqm.mechanisms.additive import Additive
 
@@ -241,8 +242,7 @@ def _whole_steps(mechanism: Additive, honest: int, max_shift: int, tail: float) 
     noise, missing = mechanism.unwrapped_sum_pmf(honest)
     if 2 * missing > tail:
         return None
-    first = int(np.searchsorted(np.cumsum(noise), tail - missing, side="right"))
-    last = len(noise) - int(np.searchsorted(np.cumsum(noise[::-1]), tail - missing, side="right"))
+    first, last = likely_range(noise, tail - missing)
 
     def merged(shift: int, line: int) -> FloatArray:
         """The shifted noise, with all outcomes before the line's first and after its last merged."""

@@ -157,7 +157,8 @@ class _OwnTrials:
             rise[0] = 0.0
             # The slope of an event's probability is that of its last outcome beside one trial less.
             steepest = self.rise * _means(max_pmfs, _windows(base, self.trials, 0.0, 0.0)[used])
-            density = np.exp(-np.maximum(z[:-1] ** 2, z[1:] ** 2) / 2) / sqrt(2 * pi)
+            farthest = np.maximum(z[:-1] ** 2, z[1:] ** 2)
+            density = np.exp(-farthest / 2) / sqrt(2 * pi)
             with np.errstate(divide="ignore", invalid="ignore"):
                 slopes = nan_as_infinity(steepest / density)
             rises.append(rise)
@@ -217,8 +218,9 @@ def nan_as_infinity(bounds: FloatArray) -> FloatArray:
 
 def _binomial_pmf(successes: FloatArray, trials: int, p: FloatArray) -> FloatArray:
     """The binomial pmf; SciPy's takes half a second to import."""
-    log_choices = gammaln(trials + 1) - gammaln(successes + 1) - gammaln(trials - successes + 1)
-    return np.asarray(np.exp(log_choices + xlogy(successes, p) + xlog1py(trials - successes, -p)))
+    failures = trials - successes
+    log_choices = gammaln(trials + 1) - gammaln(successes + 1) - gammaln(failures + 1)
+    return np.exp(log_choices + xlogy(successes, p) + xlog1py(failures, -p))
 
 
 def _windows(values: FloatArray, count: int, before: float, after: float) -> FloatArray:
