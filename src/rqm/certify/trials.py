@@ -49,9 +49,13 @@ class CoordinateGdp(NamedTuple):
             per_square: The largest μ² / (2(u² + u'²)) of the events with some indices.
             neighboring: "replace-one" or "zero-out".
             batch_size: Events for which `per_square` is computed at once, those with the steepest slopes first.
+
+        Returns:
+            The larger of each.
         """
         if neighboring == "zero-out":
-            steepest, farthest = float(np.max(slopes)), float(np.max(rises))
+            steepest = float(np.max(slopes))
+            farthest = float(np.max(rises))
             return CoordinateGdp(max(self.per_square, steepest**2), max(self.largest, farthest**2))
         upper_bounds = (slopes[0] ** 2 + slopes[1] ** 2) / 2
         by_bound = np.argsort(-upper_bounds)
