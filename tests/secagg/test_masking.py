@@ -70,9 +70,10 @@ def test_keys_have_more_than_32_bits_of_entropy():
 
 def test_two_clients_agree_on_a_key_that_depends_on_everything():
     first, second = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-    secret = masking.agree(first, masking.public(second), "x")
-    assert secret == masking.agree(second, masking.public(first), "y")
+    secret = masking.agree(first, masking.public(second), 2)
+    assert secret == masking.agree(second, masking.public(first), 1)
     digest = PARAMS.digest
+    assert masking.derive(secret, digest, b"use") == masking.expand(masking.extract(secret, digest), b"use")
     keys = {
         masking.pair_mask_key(digest, secret, 1, 2),
         masking.pair_mask_key(digest, secret, 1, 3),
@@ -87,7 +88,7 @@ def test_two_clients_agree_on_a_key_that_depends_on_everything():
 @pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31)])
 def test_keys_of_low_order_are_refused(key):
     with pytest.raises(ProtocolError, match="client 7 sent a public key that gives no secret"):
-        masking.agree(X25519PrivateKey.generate(), key, "client 7")
+        masking.agree(X25519PrivateKey.generate(), key, 7)
 
 
 @pytest.mark.parametrize("count", [1, 2])

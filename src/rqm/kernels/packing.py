@@ -6,6 +6,7 @@ columns comes before word k + 1. Words are little-endian. So each step shifts al
 which vector registers do for every b, and n values take b·C words.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ Array = npt.NDArray[Any]
 TILE_COLUMNS = 1024
 """Columns that are handled at a time. Their words stay in the cache until all rows are done."""
 
-_U = np.uint32
 compiled = njit(cache=True, nogil=True, error_model="numpy")
 
 
@@ -68,17 +68,10 @@ def pack(values: npt.ArrayLike, bits: int) -> Bytes:
     array([ 3,  0, 15,  7], dtype=uint8)
     """
     bits = _check_bits(bits)
-    array = np.ascontiguousarray(values)
-    if array.dtype.kind not in "iu" and array.size:
-        raise TypeError(f"values have dtype {array.dtype}: must be integers")
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    words = np.zeros(packed_size(array.size, bits) // word_type(bits).itemsize, dtype=word_type(bits))
-    if array.size:
-        all_bits = int(_pack(array.reshape(-1), _U(bits), words))
-        if all_bits < 0 or all_bits >> bits:
-            misfit = array[(array < 0) | (array > 2**bits - 1)].flat[0]
-            raise ValueError(f"values contain {misfit}: must lie in 0..{2**bits - 1} to fit {bits} bits")
-    return words.view(np.uint8)
+    words = to_words(values, 2**bits, bits)
+    packed = np.zeros(packed_size(words.size, bits) // words.itemsize, dtype=words.dtype)
+    _move(words, packed, _moves(bits)[0], len(packed) // bits, np.uint32(0xFFFFFFFF))
+    return packed.view(np.uint8)
 
 
 def unpack(data: Any, bits: int, count: int) -> npt.NDArray[np.unsignedinteger]:
@@ -101,11 +94,59 @@ def unpack(data: Any, bits: int, count: int) -> npt.NDArray[np.unsignedinteger]:
     raw = np.frombuffer(data, dtype=np.uint8)
     if raw.size != size:
         raise ValueError(f"data has {raw.size} bytes: {count} values of {bits} bits take {size}")
-    out = np.empty(count, dtype=word_type(bits))
-    if count:
-        words = raw.view(word_type(bits))
-        _unpack(words if words.flags.aligned else words.copy(), _U(bits), out)
-    return out
+    values = np.zeros(count, dtype=word_type(bits))
+    packed = raw.view(values.dtype)
+    packed = packed if packed.flags.aligned else packed.copy()
+    _move(packed, values, _moves(bits)[1], len(packed) // bits, np.uint32(2**bits - 1))
+    return values
+
+
+def to_words(values: npt.ArrayLike, levels: int, bits: int) -> npt.NDArray[np.unsignedinteger]:
+    """Check integers, and convert them to words.
+
+    Args:
+        values: Integers from 0 to `levels` − 1.
+        levels: At most 2**bits.
+        bits: Bits that a word must hold, 1 to 32.
+
+    Returns:
+        The values in C order, in the smallest unsigned type that holds `bits` bits. If `values` have that type, the
+        memory is the same.
+
+    Raises:
+        ValueError: If a value is out of range.
+        TypeError: If the values are not integers.
+    """
+    array = np.ascontiguousarray(values).reshape(-1)
+    words = np.empty(array.size, dtype=word_type(bits))
+    if not array.size:
+        return words
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"values have dtype {array.dtype}: must be integers")
+    if array.dtype == words.dtype:
+        words, largest = array, array.max()
+    else:
+        largest = _convert(array.astype(array.dtype.newbyteorder("="), copy=False), words)
+    if largest >= levels:
+        outside = array[(array < 0) | (array >= levels)][0]
+        raise ValueError(f"values contain {outside}: must lie in 0..{levels - 1}")
+    return words
+
+
+@cache
+def _moves(bits: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """How `pack` moves bits, and how `unpack` does: from which row, to which row, and how far to the left.
+
+    A row of values that is split between two rows of words has two entries. Shifts to the right are negative.
+    """
+    width, moves = 8 * word_type(bits).itemsize, list[tuple[int, int, int]]()
+    for row in range(width):
+        word, shift = divmod(row * bits, width)
+        moves.append((row, word, shift))
+        if shift + bits > width:
+            moves.append((row, word + 1, shift - width))
+    packing = np.array(moves)
+    return packing, packing.take([1, 0, 2], axis=1) * [1, 1, -1]
 
 
 def _narrow_operation(method: str) -> Any:
@@ -124,57 +165,31 @@ def _narrow_operation(method: str) -> Any:
 
 _shift_left = _narrow_operation("shl")
 _shift_right = _narrow_operation("lshr")
-_or = _narrow_operation("or_")
 
 
 @compiled
-def _tile(row: int, column: int, columns: int, count: int, bits: np.uint32, width: int) -> Any:  # pragma: no cover
-    """Part of a row of values: its start and size, the first of its words, and the first bit in the words."""
-    start = row * columns + column
-    size = min(TILE_COLUMNS, columns - column, count - start)
-    return start, size, row * bits // width * columns + column, _U(row * bits % width)
+def _convert(values: Array, words: Array) -> Any:  # pragma: no cover (compiled)
+    """Copy values into words; return the largest. A negative value counts as 2⁶⁴ more."""
+    largest = np.uint64(0)
+    for j in range(np.uint64(len(values))):
+        words[j] = values[j]
+        largest = max(largest, np.uint64(values[j]))
+    return largest
 
 
 @compiled
-def _pack(values: Array, bits: np.uint32, words: Array) -> Any:  # pragma: no cover (compiled)
-    """Fill words that are zero; return the bitwise or of all values."""
-    width = words.itemsize * 8
-    columns = (len(values) + width - 1) // width
-    all_bits = values[0]
+def _move(source: Array, target: Array, moves: Array, columns: int, mask: np.uint32) -> None:  # pragma: no cover
+    """Put rows of one array, shifted and masked, into the rows of another, which is zero."""
     for column in range(0, columns, TILE_COLUMNS):
-        for row in range(width):
-            start, size, word, shift = _tile(row, column, columns, len(values), bits, width)
+        for from_row, to_row, shift in moves:
+            start, end = from_row * columns + column, to_row * columns + column
+            size = min(TILE_COLUMNS, columns - column, len(source) - start, len(target) - end)
             if size <= 0:
-                break
-            source = values[start : start + size]
-            low = words[word : word + size]
-            for j in range(np.uint64(size)):
-                all_bits = _or(all_bits, source[j], values)
-                low[j] |= _shift_left(source[j], shift, words)
-            if shift + bits > width:
-                high = words[word + columns : word + columns + size]
+                continue
+            row, sums = source[start : start + size], target[end : end + size]
+            if shift >= 0:
                 for j in range(np.uint64(size)):
-                    high[j] |= _shift_right(source[j], width - shift, words)
-    return all_bits
-
-
-@compiled
-def _unpack(words: Array, bits: np.uint32, values: Array) -> None:  # pragma: no cover (compiled)
-    width = words.itemsize * 8
-    columns = (len(values) + width - 1) // width
-    mask = _U(0xFFFFFFFF) >> (_U(32) - bits)
-    for column in range(0, columns, TILE_COLUMNS):
-        for row in range(width):
-            start, size, word, shift = _tile(row, column, columns, len(values), bits, width)
-            if size <= 0:
-                break
-            target = values[start : start + size]
-            low = words[word : word + size]
-            if shift + bits > width:
-                high = words[word + columns : word + columns + size]
-                for j in range(np.uint64(size)):
-                    value = _shift_right(low[j], shift, words) | _shift_left(high[j], width - shift, words)
-                    target[j] = value & mask
+                    sums[j] |= _shift_left(row[j], shift, target) & mask
             else:
                 for j in range(np.uint64(size)):
-                    target[j] = _shift_right(low[j], shift, words) & mask
+                    sums[j] |= _shift_right(row[j], -shift, target) & mask

@@ -4,14 +4,13 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any, NoReturn, Self, final, get_type_hints
+from typing import Any, NoReturn, Self, final
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from rqm._util.checks import whole
-from rqm.kernels import word_type
 from rqm.secagg import masking, sharing, wire
 from rqm.secagg.errors import ProtocolError, require
 from rqm.secagg.graph import draw_neighbors
@@ -38,7 +37,7 @@ class Client:
     _parties: Entries  # what all clients advertised; later only their identities
     _parties_hash: bytes
     _drawn: set[int]  # the neighbors that hold this client's shares
-    _secrets: Entries  # agreed with each neighbor: for messages, and for masks
+    _keys: Entries  # agreed with each neighbor: one to derive keys for messages from, and that of the mask
     _shares: Entries  # of those with whom it has a mask; empty if they have dealt none, or no valid ones
     _noise_shares: Entries
     _survivors: set[int]
@@ -66,7 +65,7 @@ class Client:
             next_context: What `Params.context` must be in the round that settles this one's noise.
             noise_secret: 32 bytes for simulations; otherwise the operating system draws them.
         """
-        for name, kind in get_type_hints(Client).items():
+        for name, kind in wire.state_types(Client).items():
             setattr(self, name, kind())
         self.params, self.number, self.stage = params, whole("number", number, 0, params.clients - 1), int(Kind.KEYS)
         self._digest, self._previous, self._next_context = params.digest, None, next_context
@@ -82,9 +81,8 @@ class Client:
         if identity is not None and roster is not None and identity.public not in roster.keys:
             raise ValueError(f"identity = {identity.public.hex()}: must be in the roster")
         self._roster, self._identity = (roster, identity) if params.roster else (None, None)
-        keys = (X25519PrivateKey.generate().private_bytes_raw() for _ in range(2))
         ephemeral = IDENTITY_BYTES if params.sparse and not params.roster else 0
-        self._private = b"".join([*keys, os.urandom(SECRET_BYTES), os.urandom(ephemeral)])
+        self._private = os.urandom(3 * SECRET_BYTES + ephemeral)
         self._use_keys()
 
     def _use_keys(self) -> None:
@@ -105,7 +103,7 @@ class Client:
         a second list of dropouts both secrets. Where a process may die between an answer and its
         saving, first write down that the state is spent, and drop out if in doubt.
         """
-        return wire.dump_state({name: getattr(self, name) for name in get_type_hints(Client)})
+        return wire.dump_state({name: getattr(self, name) for name in wire.state_types(Client)})
 
     @classmethod
     def load(
@@ -132,7 +130,7 @@ class Client:
         Raises:
             ProtocolError: If the state is damaged, or of another round.
         """
-        state = wire.load_state(data, get_type_hints(cls), "a saved client")
+        state = wire.load_state(data, cls, "a saved client")
         if state["_digest"] != params.digest:
             raise ProtocolError("a saved client of another round, or of one with other parameters")
         client = cls(params, state["number"], identity, roster, previous=previous)
@@ -195,7 +193,7 @@ class Client:
             Kind.ACKS: self._acknowledge,
             Kind.REVEAL: self._reveal,
         }
-        received = [self._check_values(values())] if stage == Kind.MASKED else []
+        received = [self._words(values())] if stage == Kind.MASKED else []
         self.stage = 0  # until all of the message has been accepted
         if stage != Kind.KEYS:
             received += self.params.read(data, Kind(stage - 1), self.number)
@@ -220,7 +218,7 @@ class Client:
         self._drawn = set(drawn)
         for client in drawn:
             self._meet(client)
-        secrets = self._mask_key.private_bytes_raw() + self._seed
+        secrets = self._private[SECRET_BYTES : 3 * SECRET_BYTES]  # of masks with others, and of the own mask
         sealed = self._deal(secrets, drawn, range(1, degree + 1), params.threshold, b"shares")
         if not self.noise_secret:
             return [sha256(self._seed).digest(), sealed]
@@ -230,7 +228,7 @@ class Client:
         return [sha256(self._seed).digest(), sealed, sha256(self.noise_secret).digest(), sealed_noise]
 
     def _mask(
-        self, values: npt.NDArray[Any], sealed: Entries, without_shares: Entries, sealed_noise: Entries = NO_ENTRIES
+        self, total: npt.NDArray[Any], sealed: Entries, without_shares: Entries, sealed_noise: Entries = NO_ENTRIES
     ) -> Fields:
         """Open the neighbors' shares, and mask the values."""
         params = self.params
@@ -249,12 +247,9 @@ class Client:
             f"neighbors have shared their secrets (not {refused}, whose shares were altered, or belong to another "
             "round or client)",
         )
-        total = values.astype(word_type(params.bits))
         masking.add_mask(total, masking.own_mask_key(self._digest, self._seed, self.number), 1)
         for client in self._shares:
-            secret = self._secrets[client][SECRET_BYTES:]
-            key = masking.pair_mask_key(self._digest, secret, self.number, client)
-            masking.add_mask(total, key, 1 if self.number < client else -1)
+            masking.add_mask(total, self._keys[client][SECRET_BYTES:], 1 if self.number < client else -1)
         total &= total.dtype.type(2**params.bits - 1)
         from rqm.kernels.packing import pack  # noqa: PLC0415 (takes the compiler)
 
@@ -269,7 +264,7 @@ class Client:
             )
         if tags.keys() | dropouts.keys() != self._shares.keys():
             raise ProtocolError("the clients in the sum and the dropouts are not those with whom this client has masks")
-        is_consistent = survivors & self._secrets.keys() == tags.keys() and survivors <= self._parties.keys()
+        is_consistent = survivors & self._keys.keys() == tags.keys() and survivors <= self._parties.keys()
         if not is_consistent or self.number not in survivors:
             raise ProtocolError("the set of all clients in the sum does not fit the list of neighbors in it")
         linked = [client for client, tag in tags.items() if self._is_tag(tag, client, b"masked")]
@@ -321,19 +316,20 @@ class Client:
         if advertised is None or client == self.number:
             raise ProtocolError(f"client {client}: not another client that takes part")
         self.params.check_signature(client, advertised)
-        channel_secret = masking.agree(self._channel_key, advertised[:KEY_BYTES], f"client {client}")
-        mask_secret = masking.agree(self._mask_key, advertised[KEY_BYTES : 2 * KEY_BYTES], f"client {client}")
-        self._secrets[client] = channel_secret + mask_secret
+        channel_secret = masking.agree(self._channel_key, advertised[:KEY_BYTES], client)
+        mask_secret = masking.agree(self._mask_key, advertised[KEY_BYTES : 2 * KEY_BYTES], client)
+        mask_key = masking.pair_mask_key(self._digest, mask_secret, self.number, client)
+        self._keys[client] = masking.extract(channel_secret, self._digest) + mask_key
 
     def _channel(self, sender: int, receiver: int, use: bytes) -> tuple[bytes, bytes]:
         """The key for one use between two clients, of which this is one, and the context it is bound to.
 
         The context has the hash of the survivors as soon as this client has acknowledged them.
         """
-        secret = self._secrets[receiver if sender == self.number else sender][:SECRET_BYTES]
+        key = self._keys[receiver if sender == self.number else sender][:SECRET_BYTES]
         ends = wire.number(sender) + wire.number(receiver)
         context = self._digest + self._parties_hash + ends + self._survivors_hash
-        return masking.derive(secret, self._digest, use + ends), context
+        return masking.expand(key, use + ends), context
 
     def _deal(self, secret: bytes, holders: list[int], points: Sequence[int], threshold: int, use: bytes) -> Entries:
         """Sealed shares of a secret for its holders, each at its point."""
@@ -348,7 +344,7 @@ class Client:
         return {
             client: masking.unseal(data, shares, *self._channel(client, self.number, use))
             for client, data in sealed.items()
-            if client in self._secrets
+            if client in self._keys
         }
 
     def _is_tag(self, tag: bytes, sender: int, use: bytes) -> bool:
@@ -367,14 +363,13 @@ class Client:
             self._parties[client], proof, self.params.sum_statement(self._parties_hash, self._survivors_hash)
         )
 
-    def _check_values(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
-        """The integers, if they are as the parameters say."""
+    def _words(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
+        """A copy of the integers in words, if they are as the parameters say."""
+        from rqm.kernels.packing import to_words  # noqa: PLC0415 (takes the compiler)
+
         array, params = np.asarray(values), self.params
         if array.shape != (params.count,) or array.dtype.kind not in "iu":
             raise ValueError(
                 f"values have shape {array.shape}, dtype {array.dtype}: must be {params.count} whole numbers"
             )
-        if array.min() < 0 or array.max() >= params.levels:
-            outside = array[(array < 0) | (array >= params.levels)][0]
-            raise ValueError(f"values contain {outside}: must lie in 0..{params.levels - 1}")
-        return array
+        return np.array(to_words(array, params.levels, params.bits))

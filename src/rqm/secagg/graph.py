@@ -18,9 +18,6 @@ import numpy.typing as npt
 from rqm._util.checks import whole
 from rqm.secagg.sharing import MAX_SHARES
 
-MAX_DEGREE = 512
-"""Where a client would have to draw more neighbors, all others are its neighbors."""
-
 Logs = npt.NDArray[np.float64]
 
 
@@ -86,7 +83,7 @@ def security(
         return (degree, threshold, min(clients, survivors + int(sufficient[0]))) if len(sufficient) else None
 
     # With half of all others as neighbors, clients have masks with nearly all.
-    max_degree = min((clients - 1) // 2, MAX_DEGREE) if 2 * survivors > clients + corrupt else 0
+    max_degree = min((clients - 1) // 2, 512) if 2 * survivors > clients + corrupt else 0
     low = high = 2
     while high < max_degree and not parameters(high):
         low, high = high + 1, 2 * high

@@ -7,6 +7,7 @@ sum is packed, since 2**b divides the size of the word.
 
 import hmac
 import os
+from functools import lru_cache
 from hashlib import sha256
 
 import numpy as np
@@ -15,9 +16,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
-from rqm.randomness import cipher_stream
+from rqm.randomness import ZEROS, cipher_stream
 from rqm.secagg.errors import ProtocolError
 from rqm.secagg.wire import number
 
@@ -27,8 +28,6 @@ TAG_BYTES, COMMITMENT_BYTES = 16, 16
 """Size of a tag between two clients, and of a commitment to a share."""
 NONCE_BYTES = 12
 """Size of the nonce before a ciphertext of AES-GCM; after it comes a tag of 16 bytes."""
-CHUNK_BYTES = 2**18
-"""Size of the pieces in which a mask is made and added: they stay in the cache."""
 
 Lanes = npt.NDArray[np.unsignedinteger]
 
@@ -45,7 +44,7 @@ def add_mask(total: Lanes, key: bytes, sign: int) -> None:
         sign: 1 or −1.
     """
     fill, operate = cipher_stream(key), np.add if sign > 0 else np.subtract
-    mask = np.empty(CHUNK_BYTES // total.itemsize, dtype=total.dtype)
+    mask = np.empty(len(ZEROS) // total.itemsize, dtype=total.dtype)
     for start in range(0, len(total), len(mask)):
         chunk = total[start : start + len(mask)]
         fill(mask[: len(chunk)])
@@ -103,13 +102,29 @@ def derive(secret: bytes, salt: bytes, info: bytes) -> bytes:
     return HKDF(hashes.SHA256(), 32, salt, info).derive(secret)
 
 
-def agree(private: X25519PrivateKey, key: bytes, name: str) -> bytes:
+def extract(secret: bytes, salt: bytes) -> bytes:
+    """The first step of `derive`: a key from which `expand` derives keys for several uses."""
+    return hmac.digest(salt, secret, "sha256")
+
+
+def expand(key: bytes, info: bytes) -> bytes:
+    """The second step of `derive`: 32 bytes for one use."""
+    return HKDFExpand(hashes.SHA256(), 32, info).derive(key)
+
+
+@lru_cache(maxsize=2**14)
+def parse_key(key: bytes) -> X25519PublicKey:
+    """A public key from its bytes. Results are kept, since all clients in a process read the same ones."""
+    return X25519PublicKey.from_public_bytes(key)
+
+
+def agree(private: X25519PrivateKey, key: bytes, client: int) -> bytes:
     """The secret that a private key and another's public key have in common.
 
     Args:
         private: One's own key.
         key: The public key.
-        name: Who sent it, for the error.
+        client: The number of the client that sent it, for the error.
 
     Returns:
         The secret, 32 bytes.
@@ -119,11 +134,11 @@ def agree(private: X25519PrivateKey, key: bytes, name: str) -> bytes:
             latter as a second encoding of the same key.
     """
     if int.from_bytes(key, "little") >= 2**255 - 19:
-        raise ProtocolError(f"{name} sent a public key that is not in its canonical encoding")
+        raise ProtocolError(f"client {client} sent a public key that is not in its canonical encoding")
     try:
-        return private.exchange(X25519PublicKey.from_public_bytes(key))
+        return private.exchange(parse_key(key))
     except ValueError:
-        raise ProtocolError(f"{name} sent a public key that gives no secret") from None
+        raise ProtocolError(f"client {client} sent a public key that gives no secret") from None
 
 
 # -- shares and tags ------------------------------------------------------------------------------
@@ -131,8 +146,9 @@ def agree(private: X25519PrivateKey, key: bytes, name: str) -> bytes:
 
 def commitments(shares: bytes) -> bytes:
     """A commitment to each share. It reveals nothing: shares are as random as keys."""
-    chunks = (shares[start : start + SECRET_BYTES] for start in range(0, len(shares), SECRET_BYTES))
-    return b"".join(sha256(b"rqm share" + share).digest()[:COMMITMENT_BYTES] for share in chunks)
+    starts = range(0, len(shares), SECRET_BYTES)
+    digests = [sha256(b"rqm share" + shares[start : start + SECRET_BYTES]).digest() for start in starts]
+    return b"".join([digest[:COMMITMENT_BYTES] for digest in digests])
 
 
 def sealed_bytes(shares: int) -> int:

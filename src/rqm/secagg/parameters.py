@@ -176,36 +176,40 @@ class Params:
         Raises:
             ProtocolError: If it is another message, or damaged.
         """
-        values, body = list[Any](), wire.unframe(data, kind, self.digest, client)
-        for size, clients in self._fields(kind, client):
+        values: list[Any] = []
+        body = wire.unframe(data, kind, self.digest, client)
+        for size, clients in self._fields[client < self.vector_clients][kind]:
             value, body = wire.read_entries(body, size, clients) if clients else wire.read_bytes(body, size)
             values.append(value)
         if len(body):
             raise ProtocolError(f"a message has {len(body)} bytes too many")
         return values
 
-    def _fields(self, kind: Kind, client: int) -> list[tuple[int, int]]:
-        """The sizes of a message's fields: of bytes as (size, 0), of a list of clients as (size of each, clients).
+    @cached_property
+    def _fields(self) -> tuple[dict[Kind, list[tuple[int, int]]], ...]:
+        """The fields of each message: bytes as (size, 0), a list of clients as (size of each, clients).
 
-        `docs/protocol.md` has a table of what they hold.
+        They are given for clients that settle and for those that send vectors. `docs/protocol.md` has a table of what
+        they hold.
         """
-        clients, proof, noise, noise_shares = self.clients, SIGNATURE_BYTES if self.sparse else TAG_BYTES, [], []
-        if self.noise_threshold and client < self.vector_clients:
-            noise = [(SECRET_BYTES, 0), (sealed_bytes(1), self.vector_clients)]
-        elif self.noise_threshold:
-            noise_shares = [(SECRET_BYTES, self.settling_clients)]
+        clients, proof = self.clients, SIGNATURE_BYTES if self.sparse else TAG_BYTES
+        secret, sealed, tags, listed = (SECRET_BYTES, 0), (sealed_bytes(2), clients), (TAG_BYTES, clients), (0, clients)
         fields = {
             Kind.KEYS: [(self.keys_size, 0)],
             Kind.PARTIES: [(self.keys_size, clients)],
-            Kind.SHARES: [(SECRET_BYTES, 0), (sealed_bytes(2), clients), *noise],
-            Kind.INBOX: [(sealed_bytes(2), clients), (0, clients), *noise[1:]],
-            Kind.MASKED: [(self.masked_size if kind == Kind.MASKED else 0, 0), (TAG_BYTES, clients), (0, clients)],
-            Kind.SURVIVORS: [(-(-clients // 8), 0), (TAG_BYTES, clients), (0, clients)],
-            Kind.ACKS: [(proof, 0 if self.sparse else clients), (0, clients)],
+            Kind.SHARES: [secret, sealed],
+            Kind.INBOX: [sealed, listed],
+            Kind.MASKED: [(self.masked_size, 0), tags, listed],
+            Kind.SURVIVORS: [(-(-clients // 8), 0), tags, listed],
+            Kind.ACKS: [(proof, 0 if self.sparse else clients), listed],
             Kind.PROOF: [(proof, clients)],
-            Kind.REVEAL: [(SECRET_BYTES, clients), *noise_shares],
+            Kind.REVEAL: [(SECRET_BYTES, clients)],
         }
-        return fields[kind]
+        if not self.noise_threshold:
+            return fields, fields
+        noise, revealed = [secret, (sealed_bytes(1), self.vector_clients)], [(SECRET_BYTES, self.settling_clients)]
+        vectors = {Kind.SHARES: fields[Kind.SHARES] + noise, Kind.INBOX: fields[Kind.INBOX] + noise[1:]}
+        return fields | {Kind.REVEAL: fields[Kind.REVEAL] + revealed}, fields | vectors
 
     # -- signatures -------------------------------------------------------------------------------
 
@@ -231,9 +235,10 @@ class Params:
         Raises:
             ProtocolError: If the signature is not that of the identity.
         """
+        if not self.signed:
+            return
         keys, signature = advertised[: 2 * KEY_BYTES], advertised[2 * KEY_BYTES + IDENTITY_BYTES :]
-        statement = self.keys_statement(client, keys)
-        if self.signed and not is_signed(identity_in(advertised), signature, statement):
+        if not is_signed(identity_in(advertised), signature, self.keys_statement(client, keys)):
             raise ProtocolError(f"the keys of client {client} are not signed by client {client}")
 
     def sum_statement(self, parties_hash: bytes, survivors_hash: bytes) -> bytes:

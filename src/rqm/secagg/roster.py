@@ -22,8 +22,6 @@ from rqm.secagg.masking import KEY_BYTES
 
 IDENTITY_BYTES, SIGNATURE_BYTES = 32, 64
 """Size of a node's public key, and of a signature by it."""
-MAX_ROSTER_BYTES = 2**26
-"""Larger files are not read as rosters."""
 
 
 @final
@@ -52,9 +50,7 @@ class Roster:
     def read(cls, path: Path) -> Self:
         """Read a roster: one key in hexadecimal on each line; comments begin with #."""
         try:
-            return cls.parse(
-                path.read_text(encoding="utf-8") if path.stat().st_size <= MAX_ROSTER_BYTES else "too large"
-            )
+            return cls.parse(path.read_text(encoding="utf-8") if path.stat().st_size <= 2**26 else "too large")
         except ValueError as error:
             raise ValueError(f"{path}: is no roster ({error})") from None
 

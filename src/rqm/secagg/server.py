@@ -22,9 +22,6 @@ from rqm.secagg.wire import NO_ENTRIES, Entries, Kind
 Bodies = dict[int, list[Any]]
 """The fields of a message for each client."""
 
-MAX_TRIES = 500
-"""How many choices of shares are tried to recover a secret of which some were dealt wrongly."""
-
 
 class _Deal(NamedTuple):
     """What a client has dealt: hashes of its secrets, and sealed shares of them for other clients."""
@@ -121,7 +118,7 @@ class Server:
                 continue
             private = X25519PrivateKey.from_private_bytes(secret)
             for survivor in self._linked[client] & survivors:
-                agreed = masking.agree(private, self._mask_key(survivor), f"client {survivor}")
+                agreed = masking.agree(private, self._mask_key(survivor), survivor)
                 key = masking.pair_mask_key(digest, agreed, client, survivor)
                 masking.add_mask(total, key, -1 if survivor < client else 1)
         total &= total.dtype.type(2**self.params.bits - 1)
@@ -214,7 +211,7 @@ class Server:
     def _accept_keys(self, client: int, keys: bytes) -> None:
         self.params.check_signature(client, keys)
         for start in (0, KEY_BYTES):
-            masking.agree(X25519PrivateKey.generate(), keys[start : start + KEY_BYTES], f"client {client}")
+            masking.agree(X25519PrivateKey.generate(), keys[start : start + KEY_BYTES], client)
         self._registry.add(client, keys)
         self._keys[client] = keys
 
@@ -277,7 +274,8 @@ class Server:
 
         self._total += unpack(vector, self.params.bits, self.params.count)
         self._tags[client] = tags
-        self._note_distrust(client, refused)
+        for peer in refused:
+            self._distrust[peer].add(client)
 
     def _send_survivors(self, clients: list[int]) -> Bodies:
         self._check_recoverable(clients)
@@ -291,11 +289,6 @@ class Server:
             ]
             for client in clients
         }
-
-    def _note_distrust(self, client: int, refused: Iterable[int]) -> None:
-        """Note whose shares a client has refused."""
-        for peer in refused:
-            self._distrust[peer].add(client)
 
     # -- 7 ACKS, 8 PROOF --------------------------------------------------------------------------
 
@@ -311,7 +304,8 @@ class Server:
         if acknowledged & refused.keys() or acknowledged | refused.keys() != linked:
             raise ProtocolError(f"client {client} has acknowledged others than its neighbors in the sum")
         self._acks[client] = proof
-        self._note_distrust(client, refused)
+        for peer in refused:
+            self._distrust[peer].add(client)
 
     def _send_proof(self, clients: list[int]) -> Bodies:
         self._check_recoverable(clients)
@@ -380,7 +374,7 @@ class Server:
             if client in self._revealed.get(holder, ())
         ]
         require(len(shares), threshold, f"neighbors of client {client} are left to recover its secret", Aborted)
-        for attempt in range(MAX_TRIES if len(shares) > threshold else 1):
+        for attempt in range(500 if len(shares) > threshold else 1):  # other shares, if some were dealt wrongly
             secret = sharing.join(SystemRandom().sample(shares, threshold) if attempt else shares, threshold)
             if self._is_secret(client, secret):
                 if attempt:

@@ -9,7 +9,7 @@ The secret of a client that settles stays secret. See `docs/protocol.md`.
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from typing import Self, final, get_type_hints
+from typing import Self, final
 
 from rqm.secagg import sharing, wire
 from rqm.secagg.errors import ProtocolError
@@ -65,7 +65,7 @@ class ClientSettlement:
     @classmethod
     def load(cls, data: bytes) -> Self:
         """Undo `save`."""
-        return cls(**wire.load_state(data, get_type_hints(cls), "a client's saved settlement"))
+        return cls(**wire.load_state(data, cls, "a client's saved settlement"))
 
     def check_round(self, params: Params, number: int) -> None:
         """Refuse to settle in any round but the one that follows the sum.

@@ -38,20 +38,20 @@ def split(secret: bytes, points: Sequence[int], threshold: int, random: bytes) -
     >>> join([(3, shares[2]), (1, shares[0])], threshold=2)
     b'four'
     """
-    x = np.asarray(points, dtype=np.int64)
-    if len(np.unique(x)) < len(x) or x.min(initial=1) < 1 or x.max(initial=1) > MAX_SHARES:
+    if len(set(points)) < len(points) or not all(1 <= point <= MAX_SHARES for point in points):
         raise ValueError(f"points = {points}: must be distinct, from 1 to {MAX_SHARES}")
-    threshold = whole("threshold", threshold, 1, len(x))
+    threshold = whole("threshold", threshold, 1, len(points))
     if not secret or len(secret) % 2:
         raise ValueError(f"secret has {len(secret)} bytes: must be an even number of them")
     if len(random) != (threshold - 1) * len(secret):
         raise ValueError(f"random has {len(random)} bytes: must be {(threshold - 1) * len(secret)}")
     coefficients = np.frombuffer(secret + random, dtype="<u2").reshape(threshold, -1)
-    log, exp = _tables()
-    step, values = log[x][:, None], np.zeros((len(x), coefficients.shape[1]), dtype=np.uint16)
-    for row in coefficients[::-1]:
-        values = exp[log[values] + step] ^ row
-    return [row.tobytes() for row in values.astype("<u2")]
+    log, _ = _tables()
+    shares: list[bytes] = []
+    for start in range(0, len(points), 16):  # a few points at a time take little memory
+        powers = log[list(points[start : start + 16]), None] * np.arange(threshold) % MAX_SHARES
+        shares += [row.tobytes() for row in _combine(powers, coefficients)]
+    return shares
 
 
 def join(shares: list[tuple[int, bytes]], threshold: int) -> bytes:
@@ -71,10 +71,8 @@ def join(shares: list[tuple[int, bytes]], threshold: int) -> bytes:
     points, data = zip(*sorted(shares)[:threshold], strict=True)
     if len({len(share) for share in data}) != 1 or len(data[0]) % 2:
         raise ProtocolError("shares of one secret differ in length")
-    log, exp = _tables()
     values = np.frombuffer(b"".join(data), dtype="<u2").reshape(threshold, -1)
-    products = exp[log[values] + _weights(points)[:, None]]
-    return bytes(np.bitwise_xor.reduce(products, axis=0).astype("<u2").tobytes())
+    return _combine(_weights(points), values).tobytes()
 
 
 @cache
@@ -89,11 +87,17 @@ def _tables() -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
     return log, np.concatenate([powers, powers, np.zeros(2 * MAX_SHARES + 1, dtype=np.uint16)])
 
 
+def _combine(log_weights: Any, rows: Any) -> npt.NDArray[np.uint16]:
+    """The weighted sum of rows, in the field; for each row of weights if there are several."""
+    log, exp = _tables()
+    sums: npt.NDArray[np.uint16] = np.bitwise_xor.reduce(exp[log[rows] + log_weights[..., None]], axis=-2)
+    return sums.astype("<u2")
+
+
 def _weights(points: tuple[int, ...]) -> Any:
     """Logarithms of the Lagrange weights for the value at 0."""
     log, _ = _tables()
-    x = np.asarray(points, dtype=np.int64)
-    differences = log[x[:, None] ^ x].astype(np.int64)
+    x = np.array(points)
+    differences = log[x[:, None] ^ x]
     np.fill_diagonal(differences, 0)
-    logs = log[x].astype(np.int64)
-    return ((logs.sum() - logs - differences.sum(axis=1)) % MAX_SHARES).astype(np.int32)
+    return (log[x].sum() - log[x] - differences.sum(axis=1)) % MAX_SHARES

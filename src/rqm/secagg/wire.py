@@ -9,10 +9,11 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from functools import cache
 from hashlib import sha256
 from itertools import pairwise
 from operator import index
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
@@ -51,16 +52,15 @@ STAGES = tuple(Kind)[::2]
 # -- writing --------------------------------------------------------------------------------------
 
 
-def number(value: int) -> bytes:
-    """A number of 32 bits."""
-    return value.to_bytes(4, "little")
+number = struct.Struct("<I").pack
+"""A number of 32 bits."""
 
 
 def encode(field: Field) -> bytes | memoryview:
     """One field of a body."""
     if isinstance(field, bytes | memoryview):
         return field
-    entries = field if isinstance(field, Mapping) else dict.fromkeys(field, b"")
+    entries = field if isinstance(field, dict) else dict.fromkeys(field, b"")
     return number(len(entries)) + b"".join(number(client) + data for client, data in sorted(entries.items()))
 
 
@@ -149,9 +149,8 @@ def read_entries(body: memoryview, size: int, clients: int) -> tuple[Entries, me
         The bytes of each client, and the remaining body.
     """
     count, body = read_bytes(body, 4)
-    entry = struct.Struct(f"<I{size}s")
-    data, body = read_bytes(body, int.from_bytes(count, "little") * entry.size)
-    entries = list(entry.iter_unpack(data))
+    data, body = read_bytes(body, int.from_bytes(count, "little") * (4 + size))
+    entries = list(struct.iter_unpack(f"<I{size}s", data))
     for (client, _), (following, _) in pairwise(entries):
         if following <= client:
             raise ProtocolError(f"client {following} is listed after {client}: ids must ascend, each once")
@@ -179,18 +178,24 @@ _READERS: dict[Any, Callable[[Any], Any]] = {
 }
 
 
+@cache
+def state_types(owner: type) -> dict[str, Any]:
+    """The names and types of the values in a state, from the annotations of its class."""
+    return get_type_hints(owner)
+
+
 def dump_state(state: Mapping[str, Any]) -> bytes:
     """A state as JSON after a checksum; it is as secret as the values in it."""
     text = json.dumps(state, default=lambda value: value.hex() if isinstance(value, bytes) else sorted(value)).encode()
     return sha256(text).digest() + text
 
 
-def load_state(data: bytes, types: Mapping[str, Any], subject: str) -> dict[str, Any]:
+def load_state(data: bytes, owner: type, subject: str) -> dict[str, Any]:
     """Undo `dump_state`.
 
     Args:
         data: The saved state.
-        types: The type of each value: `int`, `str`, `bytes`, `set[int]` or `Entries`.
+        owner: The class with the state; see `state_types`.
         subject: What it should be, for the error.
 
     Returns:
@@ -204,6 +209,6 @@ def load_state(data: bytes, types: Mapping[str, Any], subject: str) -> dict[str,
         if sha256(text).digest() != checksum:
             raise ValueError("the checksum does not fit")
         values = json.loads(text)
-        return {name: _READERS[kind](values[name]) for name, kind in types.items()}
+        return {name: _READERS[kind](values[name]) for name, kind in state_types(owner).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(f"not {subject}, or damaged ({error})") from None
