@@ -61,7 +61,7 @@ def test_the_template_is_a_policy(tmp_path):
             {"min_survivors": 10, "honest_clients": 20, "max_participations": 1},
             "honest_clients = 20: must be at most 15",
         ),
-        ({"min_survivors": None, "lost": 0.1}, "min_survivors = 1: must be more than 5"),
+        ({"min_survivors": None, "dropped_clients": 0.1}, "min_survivors = 1: must be more than 5"),
         ({"transforms": Transforms()}, "l2_clip: must be given"),
         ({"transforms": Transforms(l2_clip=1.5, rotate=True)}, "l2_clip = 1.5: must be at most 1.0"),
         (

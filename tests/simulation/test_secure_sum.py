@@ -39,13 +39,13 @@ def ideal_and_real(plan):
     [
         PLAN,
         change_plan(PLAN, mechanism=PBM(clip=0.5), client=ClientWork("local", epochs=1, batch=4)),
-        change_plan(PLAN, mechanism=StochasticRounding(clip=0.5, levels=65536), lost=0.2, min_survivors=5),
+        change_plan(PLAN, mechanism=StochasticRounding(clip=0.5, levels=65536), dropped_clients=0.2, min_survivors=5),
         change_plan(PLAN, mechanism=Skellam(clip=0.5, scale=1.0, bits=8)),  # modulo 256, and it wraps
         change_plan(
             PLAN,
             mechanism=StochasticRounding(clip=0.5, levels=2),
             transforms=Transforms(l2_clip=1.0, rotate=True),
-            lost=0.2,
+            dropped_clients=0.2,
             min_survivors=5,
         ),
     ],
@@ -70,7 +70,7 @@ def test_the_real_protocol_gives_the_ideal_sum(plan):
 
 
 def test_a_round_below_the_minimum_is_discarded_and_charged():
-    state = RunState(change_plan(PLAN, secagg="real", lost=0.6, min_survivors=7), federation(), model())
+    state = RunState(change_plan(PLAN, secagg="real", dropped_clients=0.6, min_survivors=7), federation(), model())
     values = state.values.clone()
     outcomes = [state.step() for _ in range(4)]
     assert all(outcome.discarded and outcome.secagg_bytes_up is None for outcome in outcomes)
@@ -160,7 +160,9 @@ def test_the_real_protocol_refuses_plans_that_it_cannot_carry_out(change, messag
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"lost": 0.1}, {"min_survivors": 6}, {"lost": 0.1, "min_survivors": 6}], ids=str
+    "change",
+    [{}, {"dropped_clients": 0.1}, {"min_survivors": 6}, {"dropped_clients": 0.1, "min_survivors": 6}],
+    ids=str,
 )
 def test_no_sum_is_revealed_of_fewer_clients_than_are_accounted_for(change):
     plan = change_plan(PLAN, **change)

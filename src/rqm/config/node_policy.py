@@ -219,7 +219,7 @@ class Policy:
             PolicyError: If the round breaks a limit.
         """
         clients, threat_model = plan.participation.clients, mean.threat_model
-        min_survivors = plan.participation.min_survivors or (1 if plan.lost else clients)
+        min_survivors = plan.participation.min_survivors or (1 if plan.dropped_clients else clients)
         corrupt_clients, planned_corrupt = self.corrupt(clients), corrupt(plan)
         name, clip = plan.mechanism.to_dict()["mechanism"], mean.record_clip or mean.l2_clip or 0
         for is_allowed, problem in (

@@ -179,7 +179,7 @@ class Plan:
         participation: Who takes part and when.
         threat_model: What is assumed about the adversary.
         examples: Examples of each user where users are resampled from the data to an assumed population.
-        lost: The probability that a client drops out of a round, whatever its data.
+        dropped_clients: The probability that a client drops out of a round, whatever its data.
         delta: δ; None: 10⁻⁵, or one over the population if that is less.
         budget_epsilon: The run stops before ε would exceed this; None: no limit.
         secagg: "ideal" (a plain sum modulo a power of two) or "real" (the protocol, all parties in this process).
@@ -207,7 +207,7 @@ class Plan:
     participation: Participation = field(default_factory=lambda: Participation(40, 100, sampling="uniform"))
     threat_model: ThreatModel = field(default_factory=ThreatModel)
     examples: int = 10
-    lost: float = 0.0
+    dropped_clients: float = 0.0
     delta: float | None = None
     budget_epsilon: float | None = None
     secagg: SecAgg = "ideal"
@@ -229,7 +229,7 @@ class Plan:
         for name in ("evaluate_every", "checkpoint_every", "examples"):
             whole(name, getattr(self, name), 1)
         whole("seed", self.seed, 0)
-        real("lost", self.lost, "at least 0 and below 1", 0, 1, closed="[")
+        real("dropped_clients", self.dropped_clients, "at least 0 and below 1", 0, 1, closed="[")
         real("dropout", self.dropout, "from 0 to 1", 0, 1, closed="[]")
         if self.dim is not None:
             self.check_size(whole("dim", self.dim, 1))
@@ -244,7 +244,7 @@ class Plan:
         if self.secagg == "real" and self.participation.clients < 2:
             raise ValueError(f"clients = {self.participation.clients}: must be at least 2 with secagg = 'real'")
         self._check_method()
-        if self.noise is not None and self.lost and self.participation.min_survivors is None:
+        if self.noise is not None and self.dropped_clients and self.participation.min_survivors is None:
             raise ValueError("min_survivors = None: must be given where clients may be lost and noise is correlated")
         try:
             # Everything about privacy is validated there.
@@ -317,7 +317,7 @@ class Plan:
             unknown = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
             raise ValueError(f"{unknown}: its size is not known here; give dim, the number of the model's parameters")
         participation = self.participation
-        if self.lost and participation.min_survivors is None:
+        if self.dropped_clients and participation.min_survivors is None:
             participation = replace(participation, min_survivors=1)
         share = 0.0 if self.adapt is None else self.adapt.share
         arguments: dict[str, Any] = {

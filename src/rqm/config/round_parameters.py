@@ -109,7 +109,7 @@ def protocol(
         survivors = survivors and 2 * survivors
         clients, corrupt_clients = clients + second, 2 * corrupt_clients
     # The guarantee is for a sum of so many clients, and without dropouts of all: no smaller sum is revealed.
-    minimum = 0 if plan.lost else clients
+    minimum = 0 if plan.dropped_clients else clients
     if survivors:
         minimum = max(2, survivors)
     degree = clients - 1
@@ -118,7 +118,7 @@ def protocol(
     _check_threshold(clients, corrupt_clients, neighbors_at_end, threshold)
     is_sparse = clients > MAX_COMPLETE_CLIENTS and not threshold and link is None
     if is_sparse and smallest_threshold <= neighbors_at_end:
-        expected = minimum or clients - int(min(0.4, 2 * plan.lost + 0.02) * clients)
+        expected = minimum or clients - int(min(0.4, 2 * plan.dropped_clients + 0.02) * clients)
         degree, threshold, minimum = security(clients, expected, corrupt_clients)
         min_of_each_kind += minimum - expected if min_of_each_kind else 0
     if not threshold:

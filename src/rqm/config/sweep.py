@@ -13,7 +13,7 @@ from rqm.config.plan import Plan, assign, read_toml
 
 VARIES = [
     *("mechanism", "noise", "transforms", "client", "server", "records", "adapt"),
-    *("model", "data", "dim", "delta", "lost"),
+    *("model", "data", "dim", "delta", "dropped_clients"),
     *(entry.name for table in (Participation, ThreatModel) for entry in fields(table)),
 ]
 """The keys that may differ between the variants of an experiment."""
