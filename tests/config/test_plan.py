@@ -98,6 +98,16 @@ def test_a_plan_that_is_no_table_is_refused_not_taken_as_the_default(values, tmp
     assert str(caught.value).startswith(str(tmp_path / PLAN))
 
 
+def test_a_saved_plan_that_leaves_out_a_key_is_refused_not_completed_by_defaults(tmp_path):
+    values = Plan().to_dict()
+    for name in values:
+        (tmp_path / PLAN).write_text(json.dumps({key: value for key, value in values.items() if key != name}))
+        with pytest.raises(ValueError, match=f"{PLAN}: {name}: must be given"):
+            Plan.of_run(tmp_path)
+    (tmp_path / PLAN).write_text(json.dumps(values))
+    assert Plan.of_run(tmp_path) == Plan()
+
+
 @pytest.mark.parametrize("part", ["mechanism", "transforms", "client", "server"])
 @pytest.mark.parametrize("value", [[], None, 3, "x", [1], False])
 def test_a_part_that_is_no_table_is_refused(part, value, tmp_path):

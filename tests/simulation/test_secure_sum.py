@@ -7,7 +7,8 @@ import torch
 
 from rqm import PBM, RQM, Noiseless, StochasticRounding
 from rqm.config.plan import ClientWork, ServerStep, Transforms
-from rqm.config.round_parameters import corrupt, protocol
+from rqm.config.round_parameters import protocol
+from rqm.ledger.node_policy import corrupt
 from rqm.mechanisms.additive import Skellam
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.secagg import security
@@ -140,7 +141,7 @@ def test_corrupt_clients_raise_the_threshold_or_the_plan_is_refused():
     with pytest.raises(ValueError, match=r"threshold = 20: must be at least 24 and 23"):
         params(20, honest_clients=34)
     users = {"honest_fraction": 0.9, "population": 3400, "delta": 1e-5}
-    corrupt_clients = corrupt(change_plan(PLAN, clients=40, **users))
+    corrupt_clients = corrupt(change_plan(PLAN, clients=40, **users).any_mean)
     assert 4 < corrupt_clients < 24  # a tenth of the users, and bad luck
     assert params(**users).threshold == max(27, (39 + corrupt_clients) // 2 + 1)
 

@@ -260,7 +260,7 @@ def _check_of(hint: Any) -> Callable[[str, Any], object]:
         return hint.__metadata__[0]  # type: ignore[no-any-return]
     if origin is Literal:
         return lambda name, value: one_of(name, value, get_args(hint))
-    return lambda name, value: instance_of(name, value, hint)
+    return lambda name, value: instance_of(name, value, origin or hint)
 
 
 def instance_of(name: str, value: Any, kind: type) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from errno import EISDIR
@@ -112,8 +113,28 @@ def write_json(path: Path, values: Any, *, new: bool = False) -> None:
     write_atomically(path, (json.dumps(values, indent=1) + "\n").encode(), new=new)
 
 
+def read_bytes(path: Path, limit: int = 2**27) -> bytes:
+    """The content of a file. Pipes and devices, which may have no end, are refused.
+
+    Args:
+        path: The file.
+        limit: The most bytes that it may have.
+
+    Returns:
+        The content.
+
+    Raises:
+        ValueError: If it is no regular file, or larger. OSError: If it cannot be read.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(f"{path}: is a device or a pipe: must be a file")
+    if path.stat().st_size > limit:
+        raise ValueError(f"{path}: has more than {limit >> 20} MiB")
+    return path.read_bytes()
+
+
 def read_json(path: Path, description: str) -> dict[str, Any]:
-    """Read a table from a JSON file of at most 128 MiB.
+    """Read a table from a JSON file.
 
     Args:
         path: The file.
@@ -125,15 +146,32 @@ def read_json(path: Path, description: str) -> dict[str, Any]:
     Raises:
         ValueError: If the file has no table; the message names the file.
     """
-    limit = 2**27
     try:
-        with path.open("rb") as file:
-            text = file.read(limit + 1)
-        if len(text) > limit:
-            raise ValueError(f"it has more than {limit >> 20} MiB")
-        return parse_table(text)
+        return parse_table(read_bytes(path))
     except ValueError as error:
         raise ValueError(f"{path}: is damaged, must be {description} ({error})") from None
+
+
+def read_toml(path: Path | str, description: str) -> dict[str, Any]:
+    """Read the tables of a TOML file.
+
+    Args:
+        path: The file.
+        description: What the file must contain, for the message.
+
+    Returns:
+        The tables.
+
+    Raises:
+        ValueError: If the file is no TOML, or empty.
+    """
+    try:
+        values = parse_table(read_bytes(Path(path)).decode(), tomllib.loads)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a TOML file ({error})") from None
+    if not values:
+        raise ValueError(f"{path}: says nothing: must be {description}")
+    return values
 
 
 def parse_table(text: str | bytes, parse: Callable[[Any], Any] = json.loads) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def command(
 
 def _write_policy(folder: Path, *, is_trusting: bool) -> Path:
     """Write the policy of a node."""
-    from rqm.config.node_policy import POLICY, TEMPLATE, TRUSTING
+    from rqm.ledger.node_policy import POLICY, TEMPLATE, TRUSTING
 
     return _write_new(folder / POLICY, (TRUSTING if is_trusting else TEMPLATE).encode())
 

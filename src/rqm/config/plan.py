@@ -21,7 +21,7 @@ from rqm._util.checks import (
     shown,
     whole,
 )
-from rqm._util.files import MAX_TABLE_DEPTH, parse_table, read_json
+from rqm._util.files import MAX_TABLE_DEPTH, parse_table, read_json, read_toml
 from rqm.accounting.participation import Participation, ThreatModel
 from rqm.config.model_sizes import PARAMETERS, parameters
 from rqm.config.protected_unit import Records, Users
@@ -225,7 +225,6 @@ class Plan:
         check_fields(self)
         if self.dim is not None:
             self.check_size(self.dim)
-        self.protected.check(self)
         if self.secagg == "real" and not self.mechanism.has_integer_messages:
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
         if self.secagg == "real" and self.participation.clients < 2:
@@ -242,6 +241,7 @@ class Plan:
         if self.budget_epsilon is not None and not mean.is_private:
             raise ValueError("budget_epsilon: must come with a mechanism that adds noise")
         check_sampler(self.participation, self.threat_model)
+        self.protected.check(self)
 
     def _check_method(self) -> None:
         """Refuse optimizers that FedAQ does not cover, and adaptive clipping where the clip must be fixed."""
@@ -380,17 +380,19 @@ class Plan:
         """The plan of the run in a folder.
 
         Raises:
-            FileNotFoundError: If there is no run. ValueError: If its plan cannot be read.
+            ValueError: If there is no run, or its plan cannot be read.
         """
         path = folder / PLAN
         try:
             values = read_json(path, "a plan")
         except (FileNotFoundError, NotADirectoryError):
-            raise FileNotFoundError(f"resume = {folder}: holds no run ({PLAN} is missing)") from None
+            raise ValueError(f"resume = {folder}: holds no run ({PLAN} is missing)") from None
         try:
-            return cls.from_dict(values)
+            plan = cls.from_dict(values)
+            known_keys(values, plan_keys(), needed=plan_keys())  # a saved plan says everything
+            return plan
         except (ValueError, TypeError) as error:
-            is_old = isinstance(values, dict) and "sampling" not in values
+            is_old = "sampling" not in values
             remedy = "; the run may be of an older version: use the rqm that wrote it" if is_old else ""
             raise ValueError(f"{path}: {error}{remedy}") from None
 
@@ -405,7 +407,7 @@ class Plan:
         Returns:
             The plan.
         """
-        return cls.from_dict(read_toml(path, settings))
+        return cls.from_dict(read_plan_file(path, settings))
 
 
 @lru_cache(maxsize=8)
@@ -425,8 +427,8 @@ def plan_keys() -> list[str]:
     return [*names, *(entry.name for table in (Participation, ThreatModel) for entry in fields(table))]
 
 
-def read_toml(path: Path | str, settings: Iterable[str] = ()) -> dict[str, Any]:
-    """The tables of a TOML file.
+def read_plan_file(path: Path | str, settings: Iterable[str] = ()) -> dict[str, Any]:
+    """The tables of a plan's TOML file.
 
     Args:
         path: The file.
@@ -434,16 +436,8 @@ def read_toml(path: Path | str, settings: Iterable[str] = ()) -> dict[str, Any]:
 
     Returns:
         The tables.
-
-    Raises:
-        ValueError: If the file is no TOML, or empty.
     """
-    try:
-        values = parse_table(Path(path).read_bytes().decode(), tomllib.loads)
-    except ValueError as error:
-        raise ValueError(f"{path}: not a TOML file ({error})") from None
-    if not values:
-        raise ValueError(f"{path}: says nothing: must be a plan, such as rounds = 100")
+    values = read_toml(path, "a plan, such as rounds = 100")
     for setting in settings:
         assign(values, setting)
     return values

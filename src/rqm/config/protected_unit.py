@@ -115,11 +115,6 @@ class Records(Users):
             value = getattr(participation, name)
             if value is not None:
                 raise ValueError(f"{name} = {value}: must not be given with [records]: silos are in every round")
-        if participation.min_separation > 1 and self.sampling_rate is not None:
-            raise ValueError(
-                f"min_separation = {participation.min_separation}: must come without records.sampling_rate: sampled, "
-                "or in a fixed order"
-            )
         if plan.noise is not None and participation.min_separation == 1:
             raise ValueError(
                 "min_separation = 1: must be larger with correlated noise: the number of batches of a fixed order"

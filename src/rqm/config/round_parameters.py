@@ -5,27 +5,14 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, final
 
-from rqm.accounting.participation import charge_counts
 from rqm.config.plan import Plan
+from rqm.ledger.node_policy import corrupt
 
 if TYPE_CHECKING:
     from rqm.secagg import Params
 
 MAX_COMPLETE_CLIENTS = 128
 """Up to this many clients, each shares masks with all others, so no random graph is needed."""
-
-
-def corrupt(plan: Plan) -> int:
-    """How many of a round's clients may collude with the server: all that the guarantee does not count as honest."""
-    participation, threat_model = plan.participation, plan.threat_model
-    if threat_model.honest_fraction is None:
-        return 0 if threat_model.honest_clients is None else participation.clients - threat_model.honest_clients
-    from rqm.accounting.accountant import Question  # noqa: PLC0415 (takes the compiler)
-
-    mean = plan.any_mean
-    counts = charge_counts(participation, None)
-    question = Question(mean.release, participation, threat_model, mean.delta or 0.0, counts)
-    return participation.clients - question.honest - participation.dropouts
 
 
 @final
@@ -102,7 +89,7 @@ def protocol(
     mean = plan.private_mean(dim)
     second = second if link is None else link.second
     clients, survivors = plan.participation.clients, plan.participation.min_survivors
-    corrupt_clients = corrupt(plan)
+    corrupt_clients = corrupt(mean)
     min_of_each_kind = (survivors or clients) if mean.has_second_message else 0
     noise_threshold = 0 if link is None else _noise_threshold(clients, min_of_each_kind, corrupt_clients)
     if second:

@@ -9,7 +9,7 @@ from typing import final
 
 from rqm._util.checks import known_keys, whole
 from rqm.accounting.participation import Participation, ThreatModel
-from rqm.config.plan import Plan, assign, read_toml
+from rqm.config.plan import Plan, assign, read_plan_file
 
 VARIES = [
     *("mechanism", "noise", "transforms", "client", "server", "records", "adapt"),
@@ -49,7 +49,7 @@ class Sweep:
             ValueError: If a value is not allowed, or two variants would share a folder.
         """
         settings = list(settings)
-        values = read_toml(path, settings)
+        values = read_plan_file(path, settings)
         seeds = whole("seeds", values.pop("seeds", 1), 1, MAX_SEEDS)
         variants = values.pop("variants", [])
         if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from rqm._util.checks import whole
-from rqm._util.files import lock, sync_folder
+from rqm._util.files import lock, read_bytes, sync_folder
 from rqm.ledger.signing import LedgerError, Signer, Witness, is_signed
 
 LEDGER = "ledger.jsonl"
@@ -261,7 +261,7 @@ def _read(path: Path) -> _Content:
     be lost."""
     lines: list[dict[str, Any]] = []
     head, size = START_HASH, 0
-    *raws, tail = path.read_bytes().split(b"\n")
+    *raws, tail = read_bytes(path, 2**33).split(b"\n")
     for raw in raws:
         line = _parsed(raw, head, lines)
         if line is None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
-from rqm._util.files import lock, state_folder, write_atomically
+from rqm._util.files import lock, read_bytes, state_folder, write_atomically
 
 KEY_FILE = "ledger.key"
 """The name of the server's key in the folder of the user's state."""
@@ -44,7 +44,7 @@ class Signer:
             with suppress(FileExistsError):  # another process has just created one
                 write_atomically(path, (os.urandom(32).hex() + "\n").encode(), new=True, private=True)
         try:
-            self._key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text().strip()))
+            self._key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(read_bytes(path).decode().strip()))
         except ValueError:
             raise LedgerError(f"key = {path}: must hold 32 bytes in hexadecimal") from None
         self.path, self.public = path, self._key.public_key().public_bytes_raw().hex()
@@ -183,7 +183,7 @@ class Witness:
         if self.path is None or not self.path.exists():
             return []
         entries = []
-        for number, raw in enumerate(self.path.read_bytes().split(b"\n")[:-1], start=1):
+        for number, raw in enumerate(read_bytes(self.path, 2**33).split(b"\n")[:-1], start=1):
             try:
                 entry = json.loads(raw)
                 if not isinstance(entry, dict):
