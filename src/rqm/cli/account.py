@@ -15,8 +15,6 @@ from rqm.cli.progress import progress
 if TYPE_CHECKING:
     from rqm.accounting.guarantee import Guarantee
 
-ALL_RUNS = "all runs together"
-
 
 class Account(NamedTuple):
     """What one run guarantees.
@@ -121,8 +119,8 @@ def _combine(accounts: list[Account], delta: float | None) -> Result:
         guarantees += [] if account.guarantee is None else [account.guarantee]
         notes.append(f"{account.name}: {account.to_dict().get('headline', account.text())}")
     combined = compose_guarantees(guarantees, delta)
-    facts = {"name": ALL_RUNS, **combined.to_dict(), "runs": [account.to_dict() for account in accounts]}
-    return Result(facts, notes=[*notes, f"{ALL_RUNS}: {combined}"])
+    facts = {"name": "all runs together", **combined.to_dict(), "runs": [account.to_dict() for account in accounts]}
+    return Result(facts, notes=[*notes, f"{facts['name']}: {combined}"])
 
 
 def _account_plans(experiment: str, settings: list[str], question: dict[str, Any], save: Path | None) -> list[Account]:

@@ -109,33 +109,28 @@ def planned_mean(plan: Plan, dim: int | None = None, **changes: Any) -> BaseMean
     if dim is not None:
         plan.check_size(dim)
     population = changes.get("population")
-    _check_population(plan.participation.population, population)
     if plan.delta is None and changes.get("delta") is None and population is not None:
         changes["delta"] = default_delta(population)
-    mean = plan.private_mean(dim).with_values(**changes)
+    return _with_question(plan.private_mean(dim), plan, plan.participation.population, changes)
+
+
+def _with_question(mean: BaseMean, plan: Plan | None, users: int | None, changes: dict[str, Any]) -> BaseMean:
+    """A private mean with another question asked of it, if a bound is known for its answer."""
+    population = changes.get("population")
+    if users is not None and population not in (None, users):
+        raise ValueError(f"population = {population}: must be {users}, the users that a round's clients are drawn from")
+    mean = mean.with_values(**changes)
+    if plan is None:
+        return mean
     check_sampler(mean.participation, mean.threat_model)
-    _check_memory(plan, mean)
-    return mean
-
-
-def _check_population(planned: int | None, requested: int | None) -> None:
-    if planned is not None and requested not in (None, planned):
-        raise ValueError(
-            f"population = {requested}: must be {planned}, the users that a round's clients are drawn from"
-        )
-
-
-def _check_memory(plan: Plan | None, mean: BaseMean) -> None:
-    """Refuse amplification by sampling where clients remember something.
-
-    What they send then depends on when they took part before, which is to be a secret: later
-    rounds reveal the sample of earlier ones, and the bounds of single rounds do not compose.
-    """
-    if mean.threat_model.adversary == "outsider" and plan is not None and plan.client.work == "fedcomgate":
+    # What clients who remember send depends on when they took part before, which sampling is to hide: later rounds
+    # reveal the sample of earlier ones, and the bounds of single rounds do not compose.
+    if mean.threat_model.adversary == "outsider" and plan.client.work == "fedcomgate":
         raise ValueError(
             "adversary = 'outsider': must not be asked of client.work = 'fedcomgate', whose clients remember when they "
             "took part: what they send later depends on it, and sampling hides no one"
         )
+    return mean
 
 
 def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict[str, Any]]:
@@ -175,13 +170,9 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
             f"{file}: assumes {who.min_separation} rounds between two participations, but {who.clients} of {users} "
             "users a round return sooner"
         )
-    _check_population(who.population or users, changes.get("population"))
     if changes.get("adversary") == "outsider" and plan is None and ledger.subject.get("plan") is not None:
         raise LedgerError(f"{file}: its plan cannot be read, which must say that clients remember nothing")
-    mean = mean.with_values(**changes)
-    _check_memory(plan, mean)
-    if plan is not None:
-        check_sampler(mean.participation, mean.threat_model)
+    mean = _with_question(mean, plan, who.population or users, changes)
     charged = {"head_hash": ledger.head, "charges": sum(ledger.charges.values()), "rounds_charged": len(ledger.charges)}
     if not ledger.charges:
         return None, charged

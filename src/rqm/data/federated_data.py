@@ -13,8 +13,6 @@ from rqm._util.checks import real, whole
 IntArray = npt.NDArray[np.int64]
 Tensors = tuple[torch.Tensor, torch.Tensor]
 
-PAIR = "(inputs, labels), arrays or tensors, or a torch data set of such pairs"
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -209,8 +207,9 @@ def as_federated_data(data: Any, users: Any = None, test: Any = None) -> Federat
         train = _join(data)
     else:
         raise TypeError(
-            f"data is a {type(data).__name__}: must be a list with one data set per user, each {PAIR}; or (inputs, "
-            "labels) of all users, with users=, the id of each example's owner"
+            f"data is a {type(data).__name__}: must be a list with one data set per user, each (inputs, labels), "
+            "arrays or tensors, or a torch data set of such pairs; or (inputs, labels) of all users, with users=, the "
+            "id of each example's owner"
         )
     test_inputs, test_labels = train.inputs[:0], train.labels[:0]
     if test is not None:
@@ -267,7 +266,10 @@ def _columns(name: str, data: Any) -> Sequence[Any]:
     if not examples:
         raise ValueError(f"{name}: has no examples; every user must have at least one")
     if not all(isinstance(example, (tuple, list)) and len(example) == 2 for example in examples):
-        raise TypeError(f"{name} is a {type(data).__name__}: must be {PAIR}")
+        raise TypeError(
+            f"{name} is a {type(data).__name__}: must be (inputs, labels), arrays or tensors, or a torch data set of "
+            "such pairs"
+        )
     return [[np.asarray(example[column]) for example in examples] for column in (0, 1)]
 
 

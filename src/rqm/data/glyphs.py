@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from rqm._util.checks import whole
 from rqm._util.threads import usable_cores
+from rqm.config.model_sizes import IMAGE_SIDE
 from rqm.data.class_names import CHARACTERS
 from rqm.data.federated_data import Clients, FederatedData
-from rqm.data.readers import IMAGE_SIDE
 
 FONTS = [
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -27,7 +27,6 @@ FONTS = [
     *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
     *("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10"),
 ]
-TEMPLATE_SIDE = 64
 STYLE_STREAM, COUNT_STREAM = 0, 1
 """Streams of random numbers of one seed."""
 
@@ -124,14 +123,15 @@ def character_bitmaps(font: int) -> torch.Tensor:
         raise ModuleNotFoundError("glyphs are drawn with matplotlib: pip install 'rqm[report]'") from None
     face = FT2Font(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{FONTS[font]}.ttf"))
     face.set_size(56, 72)
-    pictures = torch.zeros(len(CHARACTERS), 1, TEMPLATE_SIDE, TEMPLATE_SIDE)
+    side = 64
+    pictures = torch.zeros(len(CHARACTERS), 1, side, side)
     for index, character in enumerate(CHARACTERS):
         face.set_text(character)
         face.draw_glyphs_to_bitmap()
         bitmap = np.asarray(face.get_image(), dtype=np.float32) / 255
         rows, columns = np.flatnonzero(bitmap.any(axis=1)), np.flatnonzero(bitmap.any(axis=0))
-        bitmap = bitmap[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1][:TEMPLATE_SIDE, :TEMPLATE_SIDE]
+        bitmap = bitmap[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1][:side, :side]
         height, width = bitmap.shape
-        top, left = (TEMPLATE_SIDE - height) // 2, (TEMPLATE_SIDE - width) // 2
+        top, left = (side - height) // 2, (side - width) // 2
         pictures[index, 0, top : top + height, left : left + width] = torch.from_numpy(bitmap)
     return functional.avg_pool2d(pictures, 3, stride=1, padding=1)  # thin strokes survive the reduction to 28×28

@@ -22,6 +22,7 @@ import numpy.lib.format as npy
 import numpy.typing as npt
 
 from rqm._util.checks import shown
+from rqm.config.model_sizes import IMAGE_SIDE
 
 MAX_UNPACKED_BYTES = 2**32
 """No file may unpack to more. The largest known, of TensorFlow Federated, takes 2.1 GB as floats."""
@@ -29,10 +30,6 @@ MAX_UNPACKED_RATIO = 100
 """A file may unpack to at most this multiple of its size. Handwriting is packed 5 to 10 times smaller."""
 SMALL_BYTES = 2**26
 """What any file may unpack to, however small it is."""
-PARSED_JSON_RATIO = 8
-"""A JSON file of numbers takes about this multiple of its size when it is parsed."""
-
-IMAGE_SIDE = 28
 
 Array = npt.NDArray[Any]
 Images = npt.NDArray[np.uint8]
@@ -190,7 +187,7 @@ def read_idx(path: Path) -> Images:
 def read_leaf(path: Path) -> Examples:
     """Read a LEAF file of FEMNIST, whose pictures are 784 floats each, from 0 (ink) to 1 (background)."""
     with _open(path, "a LEAF file") as file:
-        check_unpacked(path, PARSED_JSON_RATIO * path.stat().st_size)
+        check_unpacked(path, 8 * path.stat().st_size)  # about what a JSON file of numbers takes when it is parsed
         content = json.load(file)
         parts = []
         for user in dict.fromkeys(content["users"]):
@@ -317,10 +314,6 @@ MAT_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "
 """Types of elements that hold numbers, or text."""
 MAT_MATRIX, MAT_COMPRESSED = 14, 15
 """Types of elements that hold others."""
-MAT_STRUCT = 2
-"""A class of matrices."""
-MAX_MAT_ELEMENTS = 1000
-"""EMNIST's file has fewer than 100. This bounds how deep matrices are nested, too."""
 
 
 def read_emnist_mat(path: Path) -> tuple[Examples, Examples]:
@@ -370,7 +363,7 @@ def _unpack_mat(path: Path, file: BinaryIO, byte_order: str) -> memoryview:
 def _mat_elements(data: memoryview, byte_order: str) -> Iterator[Array | None]:
     """All elements: None for a matrix, whose elements follow, and arrays for the others."""
     position = 0
-    for _ in range(MAX_MAT_ELEMENTS):
+    for _ in range(1000):  # EMNIST's file has fewer than 100; this bounds how deep matrices are nested, too
         kind, size = struct.unpack_from(f"{byte_order}II", data, position)
         position += 8
         if kind == MAT_MATRIX:
@@ -382,7 +375,7 @@ def _mat_elements(data: memoryview, byte_order: str) -> Iterator[Array | None]:
             raise ValueError(f"an element of type {kind} has {size} bytes: must be numbers, and not be truncated")
         yield np.frombuffer(data[position : position + size], dtype=byte_order + MAT_TYPES[kind])
         position += size + -(position + size) % 8
-    raise ValueError(f"it holds more than {MAX_MAT_ELEMENTS} elements: EMNIST's file has fewer than 100")
+    raise ValueError("it holds more than 1000 elements: EMNIST's file has fewer than 100")
 
 
 def _read_matrix(elements: Iterator[Any]) -> tuple[str, Any]:
@@ -391,7 +384,7 @@ def _read_matrix(elements: Iterator[Any]) -> tuple[str, Any]:
     if tag is not None:
         raise ValueError("it holds something else than matrices of real numbers, and structures")
     value = next(elements)
-    if flags[0] & 0xFF == MAT_STRUCT and shape.tolist() == [1, 1]:
+    if flags[0] & 0xFF == 2 and shape.tolist() == [1, 1]:  # a structure
         names = next(elements).reshape(-1, value[0])
         value = {field.tobytes().rstrip(b"\0").decode("latin-1"): _read_matrix(elements)[1] for field in names}
     else:

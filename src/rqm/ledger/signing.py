@@ -16,11 +16,6 @@ from typing import Any, final
 
 from rqm._util.files import lock, read_bytes, state_folder, write_atomically
 
-KEY_FILE = "ledger.key"
-"""The name of the server's key in the folder of the user's state."""
-COMMAND_PREFIX = "cmd:"
-"""The prefix of a witness that is a command."""
-
 
 class LedgerError(ValueError):
     """A ledger that cannot be trusted, or is in use."""
@@ -71,7 +66,7 @@ def signer(path: Path | None = None) -> Signer | None:
         The key, or None where none can be kept.
     """
     try:
-        return Signer(state_folder() / KEY_FILE if path is None else path)
+        return Signer(state_folder() / "ledger.key" if path is None else path)
     except ModuleNotFoundError:
         if path is not None:
             raise LedgerError(f"key = {path}: cryptography is not installed, so nothing can be signed") from None
@@ -124,10 +119,10 @@ class Witness:
 
     def __init__(self, where: str | Path) -> None:
         text = str(where)
-        self.command = shlex.split(text.removeprefix(COMMAND_PREFIX)) if text.startswith(COMMAND_PREFIX) else None
+        self.command = shlex.split(text.removeprefix("cmd:")) if text.startswith("cmd:") else None
         self.path = None if self.command is not None else Path(where)
         if self.command == []:
-            raise ValueError(f"witness = {text}: must be a file, or {COMMAND_PREFIX} and a command")
+            raise ValueError(f"witness = {text}: must be a file, or cmd: and a command")
 
     def report(self, path: Path, first: str, lines: int, head: str) -> None:
         """Report the head of a ledger.
