@@ -271,6 +271,13 @@ def membership(
     return Result(audits, sentence, rows, heads, _save(file, audits))
 
 
+def mutant_names() -> list[str]:
+    """The names of deliberately broken mechanisms and protocols."""
+    from rqm.audit.mutants import MUTANTS
+
+    return [mutant.name for mutant in MUTANTS]
+
+
 @app.command(cls=Command)
 def mutants(
     name: Annotated[list[str] | None, typer.Option(autocompletion=completion.mutants)] = None,
@@ -286,10 +293,9 @@ def mutants(
         name: Only this mutant; may be given several times.
         out: Folder for the JSON file and the picture.
     """
-    from rqm.audit.mutants import MUTANTS, audit_mutants
+    from rqm.audit.mutants import audit_mutants
 
-    file = _prepare(out, "mutants")
-    names = [mutant.name for mutant in MUTANTS]
+    file, names = _prepare(out, "mutants"), mutant_names()
     for mutant in name or []:
         one_of("name", mutant, names)
     verdicts, rows, survived = [], [], []

@@ -1,18 +1,15 @@
 """`rqm init`: files to start from."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from rqm.cli.formatting import Result
 
 
 def command(
     folder: Path,
-    flower: Annotated[bool, typer.Option("--flower")] = False,
-    policy: Annotated[bool, typer.Option("--policy")] = False,
-    trust_server: Annotated[bool, typer.Option("--trust-server")] = False,
+    flower: bool = False,
+    policy: bool = False,
+    trust_server: bool = False,
 ) -> Result:
     """Write files to start from: a Flower app, or the policy of a node with a comment on each of its limits.
 

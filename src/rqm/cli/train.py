@@ -38,7 +38,7 @@ def command(
     settings: SetOption = None,
     out: Path | None = None,
     resume: Path | None = None,
-    sweep: Annotated[bool, typer.Option("--sweep")] = False,
+    sweep: bool = False,
     minutes: float | None = None,
     secagg: str | None = None,
     budget_epsilon: float | None = None,
@@ -46,7 +46,7 @@ def command(
     expect_head: str | None = None,
     key: Path | None = None,
     witness: str | None = None,
-    print_config: Annotated[bool, typer.Option("--print-config")] = False,
+    print_config: bool = False,
 ) -> Result | None:
     """Train a model by distributed DP-SGD (Algorithm 1 of the paper), simulated on this machine.
 
