@@ -41,7 +41,8 @@ class Account(NamedTuple):
             return "nothing has been charged yet: ε = 0" if self.charges else "no noise, no privacy"
         if not self.charges:
             return str(self.guarantee)
-        charges, rounds = many(self.charges["charges"], "charge"), many(self.charges["rounds_charged"], "round")
+        charges = many(self.charges["charges"], "charge")
+        rounds = many(self.charges["rounds_charged"], "round")
         return f"{self.guarantee}\n\n{charges} for {rounds}; the ledger ends with {self.charges['head_hash']}."
 
 
@@ -112,7 +113,8 @@ def _combine(accounts: list[Account], delta: float | None) -> Result:
     """What each of several runs guarantees, and all of them together."""
     from rqm.accounting.guarantee import compose_guarantees
 
-    guarantees, notes = [], []
+    guarantees = []
+    notes = []
     for account in accounts:
         if account.guarantee is None and not account.charges:
             raise ValueError(f"{account.name}: adds no noise: several runs together guarantee nothing")

@@ -260,7 +260,8 @@ def membership(
         audits = suite.infer_membership(plans, clients, models=models, users=users, rate=rate, watch=bar.end)
     rows = []
     for name, audit in audits.items():
-        members, area = _interval(audit, "found", ".1%"), _interval(audit, "area", ".3f")
+        members = _interval(audit, "found", ".1%")
+        area = _interval(audit, "area", ".3f")
         rows.append((name, members, area, f"{audit['accuracy']:.1%}"))
     name, worst = max(audits.items(), key=lambda item: item[1]["found"])
     sentence = (
@@ -295,10 +296,13 @@ def mutants(
     """
     from rqm.audit.mutants import audit_mutants
 
-    file, names = _prepare(out, "mutants"), mutant_names()
+    file = _prepare(out, "mutants")
+    names = mutant_names()
     for mutant in name or []:
         one_of("name", mutant, names)
-    verdicts, rows, survived = [], [], []
+    verdicts = []
+    rows = []
+    survived = []
     with progress("mutants", len(name or names)) as bar:
         for verdict in audit_mutants(name):
             bar.end(verdict.name)

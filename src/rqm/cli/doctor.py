@@ -52,7 +52,8 @@ def examine() -> list[Check]:
         try:
             state, facts = examination()
         except Exception as error:  # reported, whatever is wrong with this machine
-            state, facts = "broken", f"{type(error).__name__}: {error}"
+            state = "broken"
+            facts = f"{type(error).__name__}: {error}"
         checks.append(Check(name, state, facts))
     return checks
 

@@ -119,7 +119,8 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     """What is printed for signs that cannot be encoded: epsilon for ε, 2^20 for 2²⁰."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text, superscripts = "", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
+    text = ""
+    superscripts = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
     for index in range(error.start, error.end):
         sign = error.object[index]
         if sign in superscripts:

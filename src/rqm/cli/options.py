@@ -70,7 +70,8 @@ def with_mechanism(*rappor_options: str) -> Callable[[Function], Function]:
         signature_params = added + [param for name, param in signature.parameters.items() if name != "mech"]
         run.__signature__ = signature.replace(parameters=signature_params)  # type: ignore[attr-defined]
         run.__annotations__ = {param.name: param.annotation for param in signature_params}
-        run.__doc__, run.__name__ = command.__doc__, command.__name__
+        run.__doc__ = command.__doc__
+        run.__name__ = command.__name__
         return run
 
     return decorate

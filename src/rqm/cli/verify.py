@@ -84,7 +84,8 @@ def _notes(report: "Report") -> list[str]:
     notes += [f"cannot verify: {text}" for text in report.unsure]
     notes += [f"note: {text}" for text in report.notes]
     if report.head_hash is not None:
-        charges, rounds = many(report.charges, "charge"), many(report.rounds, "round")
+        charges = many(report.charges, "charge")
+        rounds = many(report.rounds, "round")
         notes.append(f"{charges} for {rounds}; head {report.head_hash}")
     if report.headline is not None:
         notes += ["", f"{report.headline} (this verifier's own bound)"]

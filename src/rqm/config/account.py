@@ -162,8 +162,10 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
         raise LedgerError(f"{file}: lacks charges that came before the checkpoint beside it; it is an older copy")
     if ledger.subject.get("seeded"):
         raise ValueError(f"{file}: was charged for answers from seeded words, which anyone can repeat: not private")
-    mean, plan = charged_mean(ledger.subject), _plan(ledger.subject)
-    users, who = ledger.subject.get("users"), mean.participation
+    mean = charged_mean(ledger.subject)
+    plan = _plan(ledger.subject)
+    users = ledger.subject.get("users")
+    who = mean.participation
     is_ordered = mean.threat_model.unit == "user" and who.min_separation > 1
     if is_ordered and isinstance(users, int) and who.min_separation > users // who.clients:
         raise ValueError(

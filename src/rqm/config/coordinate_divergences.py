@@ -27,7 +27,8 @@ def leak(plan: Plan, orders: Sequence[float] = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
         return None
     from rqm.certify.renyi import renyi  # noqa: PLC0415 (takes the compiler)
 
-    mechanism, clients = plan.mechanism.discrete, plan.participation.clients
+    mechanism = plan.mechanism.discrete
+    clients = plan.participation.clients
     try:
         worst = renyi(mechanism, orders, clients, distribution="sampled")
         paper = renyi(mechanism, orders, clients, "balanced")

@@ -322,7 +322,8 @@ class Plan:
 
     def can_continue(self, earlier: "Plan") -> bool:
         """Whether this plan can continue a run of another plan."""
-        values, earlier_values = self.to_dict(), earlier.to_dict()
+        values = self.to_dict()
+        earlier_values = earlier.to_dict()
         return all(values[key] == earlier_values[key] for key in values if key not in IRRELEVANT_TO_MODEL)
 
     def to_dict(self) -> dict[str, Any]:

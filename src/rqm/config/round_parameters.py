@@ -88,13 +88,15 @@ def protocol(
 
     mean = plan.private_mean(dim)
     second = second if link is None else link.second
-    clients, survivors = plan.participation.clients, plan.participation.min_survivors
+    clients = plan.participation.clients
+    survivors = plan.participation.min_survivors
     corrupt_clients = corrupt(mean)
     min_of_each_kind = (survivors or clients) if mean.has_second_message else 0
     noise_threshold = 0 if link is None else _noise_threshold(clients, min_of_each_kind, corrupt_clients)
     if second:
         survivors = survivors and 2 * survivors
-        clients, corrupt_clients = clients + second, 2 * corrupt_clients
+        clients = clients + second
+        corrupt_clients = 2 * corrupt_clients
     # The guarantee is for a sum of so many clients, and without dropouts of all: no smaller sum is revealed.
     minimum = 0 if plan.dropped_clients else clients
     if survivors:

@@ -20,7 +20,8 @@ def finished(folder: Path) -> bool:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics; a line that was cut off by a crash, and all after it, are left out."""
-    path, lines = folder / METRICS, list[dict[str, Any]]()
+    path = folder / METRICS
+    lines = list[dict[str, Any]]()
     for text in path.read_bytes().splitlines() if path.exists() else []:
         try:
             line = parse_table(text)

@@ -115,7 +115,8 @@ def _read_idx_files(clients: int, classes: int, *paths: Paths, is_transposed: bo
 
 def _read_idx_pair(images_path: Path, labels_path: Path, classes: int, is_transposed: bool) -> tuple[Images, Labels]:
     """Read a file of pictures and one of their labels."""
-    images, labels = read_idx(images_path), read_idx(labels_path)
+    images = read_idx(images_path)
+    labels = read_idx(labels_path)
     if images.shape != (labels.size, 28, 28) or labels.ndim != 1:
         raise DataFileError(
             f"{images_path}: has shape {images.shape}: must be (n, 28, 28), with n labels in {labels_path.name}, whose "
@@ -216,7 +217,8 @@ def load(name: str, folder: Path | None = None) -> FederatedData:
         return glyphs()
     if name not in SOURCES:
         raise ValueError(f"data = {name}: must be among glyphs, {', '.join(SOURCES)}")
-    folders, classes = search_folders(folder), CLASSES[name]
+    folders = search_folders(folder)
+    classes = CLASSES[name]
     for searched in folders:
         for layout in SOURCES[name]:
             if paths := layout.find(searched):

@@ -77,7 +77,8 @@ class Clients:
         if not 0 <= client < len(self):
             raise IndexError(f"client = {client}: must lie in 0..{len(self) - 1}")
         self.prepare_clients([client])
-        start, end = self.offsets[client], self.offsets[client + 1]
+        start = self.offsets[client]
+        end = self.offsets[client + 1]
         if self.rows is not None:
             return self.gather(np.arange(start, end))
         return self.inputs[start:end], self.labels[start:end]
@@ -169,7 +170,8 @@ class FederatedData:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the same data on a device."""
-        test_inputs, test_labels = self.test_inputs.to(device), self.test_labels.to(device)
+        test_inputs = self.test_inputs.to(device)
+        test_labels = self.test_labels.to(device)
         return replace(self, train=self.train.to(device), test_inputs=test_inputs, test_labels=test_labels)
 
 
@@ -211,7 +213,8 @@ def as_federated_data(data: Any, users: Any = None, test: Any = None) -> Federat
             "arrays or tensors, or a torch data set of such pairs; or (inputs, labels) of all users, with users=, the "
             "id of each example's owner"
         )
-    test_inputs, test_labels = train.inputs[:0], train.labels[:0]
+    test_inputs = train.inputs[:0]
+    test_labels = train.labels[:0]
     if test is not None:
         test_inputs, test_labels = example_tensors("test", test, (train.inputs, train.labels))
     return FederatedData("own", train, test_inputs, test_labels, class_count(train.labels))

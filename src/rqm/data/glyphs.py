@@ -88,17 +88,22 @@ def draw(seed: int, writer: int, count: int) -> tuple[npt.NDArray[np.uint8], npt
     rng = np.random.default_rng([seed, STYLE_STREAM, writer])
     proportions = rng.dirichlet(np.concatenate([np.full(10, 4.0), np.full(52, 1.0)]))
     labels = rng.choice(len(CHARACTERS), size=count, p=proportions)
-    slant, rotation = rng.normal(0, 0.2), rng.normal(0, 0.08)
+    slant = rng.normal(0, 0.2)
+    rotation = rng.normal(0, 0.08)
     width, height = rng.uniform(0.75, 1.05, size=2)
     shift = rng.normal(0, 0.06, size=2)
-    contrast, threshold = rng.uniform(2.5, 6), rng.uniform(0.25, 0.6)
-    distortion_std, noise_std = rng.uniform(0.02, 0.08), rng.uniform(0, 0.08)
+    contrast = rng.uniform(2.5, 6)
+    threshold = rng.uniform(0.25, 0.6)
+    distortion_std = rng.uniform(0.02, 0.08)
+    noise_std = rng.uniform(0, 0.08)
 
     jitter = rng.normal(0, 1, size=(count, 4))  # of each picture's rotation, shift (2) and size
     angle = rotation + 0.05 * jitter[:, 0]
     affine = np.zeros((count, 2, 3))
-    affine[:, 0, 0], affine[:, 0, 1] = np.cos(angle) / width, slant + np.sin(angle)
-    affine[:, 1, 0], affine[:, 1, 1] = -np.sin(angle), np.cos(angle) / height
+    affine[:, 0, 0] = np.cos(angle) / width
+    affine[:, 0, 1] = slant + np.sin(angle)
+    affine[:, 1, 0] = -np.sin(angle)
+    affine[:, 1, 1] = np.cos(angle) / height
     affine[:, :, :2] *= (1 + 0.04 * jitter[:, 3])[:, None, None]
     affine[:, :, 2] = shift + 0.03 * jitter[:, 1:3]
     grid = functional.affine_grid(
@@ -129,9 +134,11 @@ def character_bitmaps(font: int) -> torch.Tensor:
         face.set_text(character)
         face.draw_glyphs_to_bitmap()
         bitmap = np.asarray(face.get_image(), dtype=np.float32) / 255
-        rows, columns = np.flatnonzero(bitmap.any(axis=1)), np.flatnonzero(bitmap.any(axis=0))
+        rows = np.flatnonzero(bitmap.any(axis=1))
+        columns = np.flatnonzero(bitmap.any(axis=0))
         bitmap = bitmap[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1][:side, :side]
         height, width = bitmap.shape
-        top, left = (side - height) // 2, (side - width) // 2
+        top = (side - height) // 2
+        left = (side - width) // 2
         pictures[index, 0, top : top + height, left : left + width] = torch.from_numpy(bitmap)
     return functional.avg_pool2d(pictures, 3, stride=1, padding=1)  # thin strokes survive the reduction to 28×28

@@ -52,7 +52,8 @@ def save_to_disk(
     folder = Path(folder)
     folder.mkdir(parents=True)
     empty: Tensors | None = None
-    offsets, classes = [0], 0
+    offsets = [0]
+    classes = 0
     with (folder / "inputs.bin").open("wb") as inputs_file, (folder / "labels.bin").open("wb") as labels_file:
         for index, user in enumerate(users):
             inputs, labels = example_tensors(f"users[{index}]", user, empty, allow_bytes=True)
@@ -87,7 +88,8 @@ def load_from_disk(folder: str | Path) -> FederatedData:
         description = read_json(folder / "about.json", "what rqm.data.memory_mapped.save_to_disk wrote")
         names = ("inputs", "labels", "offsets", "test_inputs", "test_labels")
         inputs, labels, offsets, *test = (_map(folder / f"{name}.bin", description[name]) for name in names)
-        name, classes = str(description["name"]), int(description["classes"])
+        name = str(description["name"])
+        classes = int(description["classes"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"{folder}: must be a folder that rqm.data.memory_mapped.save_to_disk wrote ({error})"
@@ -113,11 +115,13 @@ def load_from_disk(folder: str | Path) -> FederatedData:
 
 def _map(path: Path, dtype_and_shape: list[Any]) -> npt.NDArray[Any]:
     """Map a file of numbers. What is written to the array is not written to the file."""
-    dtype, shape = dtype_and_shape[0], tuple(int(size) for size in dtype_and_shape[1:])
+    dtype = dtype_and_shape[0]
+    shape = tuple(int(size) for size in dtype_and_shape[1:])
     dtypes = ("uint8", "float32", "int64")
     if dtype not in dtypes:
         raise ValueError(f"{path.name} is of {shown(dtype_and_shape)}: must be {', '.join(dtypes)}, and a shape")
-    size, expected_size = path.stat().st_size, np.dtype(dtype).itemsize * prod(shape)
+    size = path.stat().st_size
+    expected_size = np.dtype(dtype).itemsize * prod(shape)
     if size != expected_size:
         raise ValueError(f"{path.name} has {size} bytes: must have {expected_size}, for {dtype} of shape {shape}")
     return np.memmap(path, dtype, "c", shape=shape) if size else np.empty(shape, dtype)

@@ -147,7 +147,8 @@ def _read_npy(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Array:
     with archive.open(entry) as file:
         is_version_1 = npy.read_magic(file) == (1, 0)
         shape, _, dtype = (npy.read_array_header_1_0 if is_version_1 else npy.read_array_header_2_0)(file)
-        size, available = prod(shape) * dtype.itemsize, entry.file_size - file.tell()
+        size = prod(shape) * dtype.itemsize
+        available = entry.file_size - file.tell()
         if size != available:
             raise ValueError(f"{entry.filename} holds {available} bytes: shape {shape} of {dtype} takes {size}")
         file.seek(0)
@@ -169,7 +170,8 @@ def read_idx(path: Path) -> Images:
         if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= 3:
             raise ValueError("it must be an IDX file of unsigned bytes in one to three dimensions")
         shape = struct.unpack(f">{magic[3]}I", stream.read(4 * magic[3]))
-        size, filled = prod(shape), 0
+        size = prod(shape)
+        filled = 0
         check_unpacked(path, size)
         array = np.empty(size, dtype=np.uint8)
         while chunk := stream.read(min(2**20, size - filled)):
@@ -219,10 +221,12 @@ def read_tff(path: Path) -> Examples:
 
     with _open(path, "an HDF5 file of TensorFlow Federated"), h5py.File(path) as file:
         examples = member(file, "examples")
-        size, parts = 0, []
+        size = 0
+        parts = []
         for name in sorted(examples):
             group = member(examples, name)
-            pixels, labels = member(group, "pixels"), member(group, "label")
+            pixels = member(group, "pixels")
+            labels = member(group, "label")
             for array in (pixels, labels):
                 size += array.dtype.itemsize * max(array.size, prod(array.chunks or ()))
             check_unpacked(path, size)

@@ -69,7 +69,9 @@ class Guard(AbstractContextManager["Guard"]):
         witness: str | Path | None = None,
         seeded: bool = False,
     ) -> None:
-        self.mean, self.budget, self.ledger = mean, budget, None
+        self.mean = mean
+        self.budget = budget
+        self.ledger = None
         self._charges: Counter[int] = Counter()
         self._epsilons = None if certificate is None else certified(certificate, mean)
         if not mean.is_private:

@@ -73,13 +73,17 @@ class Ledger(AbstractContextManager["Ledger"]):
         key: Signer | None = None,
         witness: Witness | None = None,
     ) -> None:
-        self.path, self.witness, self._process, existed = path, witness, os.getpid(), path.exists()
+        self.path = path
+        self.witness = witness
+        self._process = os.getpid()
+        existed = path.exists()
         self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             if not _is_locked(self._file, path):
                 raise LedgerError(f"{path}: another process is charging it")
             content = _read(path)
-            self.lines, self.head = content.lines, content.head
+            self.lines = content.lines
+            self.head = content.head
             if not self.lines and not _is_own_beginning(path.read_bytes(), subject, key):
                 raise LedgerError(
                     f"{path}: line 1 was changed, or the file was begun for another plan and not finished"
@@ -143,7 +147,8 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     def close(self) -> None:
         """Let other processes open the ledger."""
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         if file is not None:
             os.close(file)
 
@@ -260,7 +265,8 @@ def _read(path: Path) -> _Content:
     """All complete lines. What follows them must be the beginning of another: a newline may not just
     be lost."""
     lines: list[dict[str, Any]] = []
-    head, size = START_HASH, 0
+    head = START_HASH
+    size = 0
     *raws, tail = read_bytes(path, 2**33).split(b"\n")
     for raw in raws:
         line = _parsed(raw, head, lines)

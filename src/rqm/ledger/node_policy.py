@@ -174,7 +174,8 @@ class Policy:
         Returns:
             The same under the owner's assumptions. The node itself counts its rounds.
         """
-        clients, participation = mean.participation.clients, mean.participation
+        clients = mean.participation.clients
+        participation = mean.participation
         window = 1 if mean.noise is None else min(participation.window, 256)  # rounds; more take hours to account for
         counted = replace(
             participation, max_participations=None, population=None, sampling="available", min_separation=window
@@ -200,10 +201,14 @@ class Policy:
         Raises:
             PolicyError: If the round breaks a limit.
         """
-        participation, threat_model, clients = mean.participation, mean.threat_model, mean.participation.clients
+        participation = mean.participation
+        threat_model = mean.threat_model
+        clients = mean.participation.clients
         min_survivors = participation.min_survivors or clients
-        corrupt_clients, planned_corrupt = self.corrupt(clients), corrupt(mean)
-        name, clip = mean.mechanism.kind, mean.record_clip or mean.l2_clip or 0
+        corrupt_clients = self.corrupt(clients)
+        planned_corrupt = corrupt(mean)
+        name = mean.mechanism.kind
+        clip = mean.record_clip or mean.l2_clip or 0
         for is_allowed, problem in (
             (name in self.mechanisms, f"mechanism = {name}: must be one of {', '.join(self.mechanisms)}"),
             (mean.is_accounted_in_seconds, f"clients = {clients}: ε of this mechanism takes too long to compute"),
@@ -243,7 +248,9 @@ class NodeGuard:
     """
 
     def __init__(self, policy: Policy, home: Path) -> None:
-        self.policy, self.home, self.folder = policy, home, home / LEDGERS
+        self.policy = policy
+        self.home = home
+        self.folder = home / LEDGERS
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any]) -> Self | None:
@@ -287,7 +294,8 @@ class NodeGuard:
         Raises:
             PolicyError: If the policy forbids the round, cannot pay for it, or the round was begun before.
         """
-        credentials, clients = self.credentials, mean.participation.clients
+        credentials = self.credentials
+        clients = mean.participation.clients
         if credentials and clients > (largest := len(credentials[1].keys)):
             raise PolicyError(
                 f"the policy of this node: clients = {clients}: must be at most {largest}, the clients in the roster"
@@ -325,7 +333,8 @@ class NodeGuard:
         counts: dict[str, tuple[BaseMean, int]] | None = None
         while True:
             with self._ledgers() as (guards, stack):
-                checked, counts = counts, {name: (open_.mean, open_.charges.total()) for name, open_ in guards.items()}
+                checked = counts
+                counts = {name: (open_.mean, open_.charges.total()) for name, open_ in guards.items()}
                 if round_index is not None and checked == counts:  # no other process has charged since the check
                     (self.folder / kind).mkdir(mode=0o700, exist_ok=True)
                     guard = guards.get(kind) or stack.enter_context(Guard(mean, self.folder / kind))
@@ -351,7 +360,8 @@ class NodeGuard:
         path = folder / sha256(chain).hexdigest()
         if path.exists():
             entry = read_json(path, "a chain")
-            last, separation = whole("turn", entry.get("turn"), 0), whole("apart", entry.get("apart"), 1)
+            last = whole("turn", entry.get("turn"), 0)
+            separation = whole("apart", entry.get("apart"), 1)
             if round_index < last + separation:
                 raise PolicyError(
                     f"the policy of this node: round {round_index} of a chain in which it took part in round {last}: "
@@ -372,7 +382,8 @@ class NodeGuard:
 
     def _check_budget(self, mean: BaseMean, counts: list[tuple[BaseMean, int]]) -> None:
         """Refuse a release of `mean` if the releases of all kinds, this one included, cost more than is allowed."""
-        policy, delta = self.policy, self.policy.delta / len(counts)
+        policy = self.policy
+        delta = self.policy.delta / len(counts)
         for counted in (counted for counted, count in counts if count and not policy.covers(counted)):
             raise PolicyError(
                 f"the policy of this node: unit = {policy.unit}, neighboring = {policy.neighboring}: must stay what it "
@@ -428,10 +439,13 @@ def _kind(mean: BaseMean) -> str:
 
 def corrupt(mean: BaseMean) -> int:
     """How many of a round's clients may collude with the server: all that the guarantee does not count as honest."""
-    participation, threat_model, clients = mean.participation, mean.threat_model, mean.participation.clients
+    participation = mean.participation
+    threat_model = mean.threat_model
+    clients = mean.participation.clients
     if threat_model.honest_fraction is None:
         return clients - (threat_model.honest_clients or clients)
     from rqm.accounting.accountant import Question  # noqa: PLC0415 (takes the compiler)
 
-    all_stay, counts = replace(participation, min_survivors=None), charge_counts(participation, None)
+    all_stay = replace(participation, min_survivors=None)
+    counts = charge_counts(participation, None)
     return clients - Question(mean.release, all_stay, threat_model, mean.delta or 0.0, counts).honest

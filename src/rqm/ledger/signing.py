@@ -42,7 +42,8 @@ class Signer:
             self._key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(read_bytes(path).decode().strip()))
         except ValueError:
             raise LedgerError(f"key = {path}: must hold 32 bytes in hexadecimal") from None
-        self.path, self.public = path, self._key.public_key().public_bytes_raw().hex()
+        self.path = path
+        self.public = self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, digest: str) -> str:
         """The signature of a line.
