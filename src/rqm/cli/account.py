@@ -127,11 +127,10 @@ def _combine(accounts: list[Account], delta: float | None) -> Result:
 
 def _account_plans(experiment: str, settings: list[str], question: dict[str, Any], save: Path | None) -> list[Account]:
     """Account for every variant of an experiment, and save the certificates."""
-    from rqm._util.files import write_json
     from rqm.config.account import per_parameter, planned_mean
     from rqm.config.experiments import find
     from rqm.config.sweep import Sweep
-    from rqm.ledger.budget_guard import CERTIFICATE, certificate
+    from rqm.ledger.budget_guard import certificate, save_certificates
 
     accounts = []
     certificates = []
@@ -148,7 +147,7 @@ def _account_plans(experiment: str, settings: list[str], question: dict[str, Any
                 raise ValueError(f"save = {save}: must come without --adversary and --neighboring")
             certificates.append(certificate(mean, name))
     if save is not None:
-        write_json(save, {"certificates_format": CERTIFICATE, "certificates": certificates})
+        save_certificates(save, certificates)
     return accounts
 
 

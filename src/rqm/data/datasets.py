@@ -105,11 +105,11 @@ def _hold_out_tenth(classes: int, paths: Paths) -> Split:
 
 def _read_idx_files(clients: int, classes: int, *paths: Paths, is_transposed: bool = False) -> Split:
     """Read pictures without writers, and divide them among synthetic clients."""
-    (images, labels), test = (
-        _read_idx_pair(images[0], labels[0], classes, is_transposed) for images, labels in (paths[:2], paths[2:])
-    )
+    train_images, train_labels, test_images, test_labels = (group[0] for group in paths)
+    images, labels = _read_idx_pair(train_images, train_labels, classes, is_transposed)
+    test = _read_idx_pair(test_images, test_labels, classes, is_transposed)
     if len(labels) < clients:
-        raise DataFileError(f"{paths[0][0]}: holds {len(labels)} pictures: must be at least {clients}, one per client")
+        raise DataFileError(f"{train_images}: holds {len(labels)} pictures: must be at least {clients}, one per client")
     return Examples(images, labels, dirichlet(labels, clients, concentration=1.0, seed=0)), test
 
 

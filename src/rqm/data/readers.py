@@ -374,7 +374,9 @@ def _mat_elements(data: memoryview, byte_order: str) -> Iterator[Array | None]:
             yield None
             continue
         if kind >> 16:  # type, size and values take eight bytes together
-            kind, size, position = kind & 0xFFFF, kind >> 16, position - 4
+            size = kind >> 16
+            kind &= 0xFFFF
+            position -= 4
         if kind not in MAT_TYPES or size > len(data) - position:
             raise ValueError(f"an element of type {kind} has {size} bytes: must be numbers, and not be truncated")
         yield np.frombuffer(data[position : position + size], dtype=byte_order + MAT_TYPES[kind])

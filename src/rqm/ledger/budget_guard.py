@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from rqm._util.checks import real, shown
-from rqm._util.files import read_json
+from rqm._util.files import read_json, write_json
 from rqm.accounting.participation import charge_counts, worst_counts
 from rqm.core.base import BaseMean
 from rqm.core.from_dict import mean_from_dict
@@ -227,6 +227,11 @@ def delta_of(folder: Path) -> float | None:
 
 
 # -- certificates ---------------------------------------------------------------------------------
+
+
+def save_certificates(path: Path, certificates: list[dict[str, Any]]) -> None:
+    """Write certificates to a file, as JSON."""
+    write_json(path, {"certificates_format": CERTIFICATE, "certificates": certificates})
 
 
 def certificate(mean: BaseMean, name: str = "") -> dict[str, Any]:
