@@ -127,7 +127,7 @@ def _combine(accounts: list[Account], delta: float | None) -> Result:
 
 def _account_plans(experiment: str, settings: list[str], question: dict[str, Any], save: Path | None) -> list[Account]:
     """Account for every variant of an experiment, and save the certificates."""
-    from rqm.config.account import per_parameter, planned_mean
+    from rqm.config.account import guarantee_of, planned_mean
     from rqm.config.experiments import find
     from rqm.config.sweep import Sweep
     from rqm.ledger.budget_guard import certificate, save_certificates
@@ -140,7 +140,7 @@ def _account_plans(experiment: str, settings: list[str], question: dict[str, Any
             continue
         with progress(f"accounting for {name}"):
             mean = planned_mean(plan, **question)
-            accounts.append(Account(name, per_parameter(mean.guarantee(workload=plan.workload), mean, plan), {}))
+            accounts.append(Account(name, guarantee_of(mean, plan), {}))
             if save is None:
                 continue
             if mean.threat_model.adversary != "server" or mean.threat_model.neighboring == "zero-out":

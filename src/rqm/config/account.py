@@ -4,9 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rqm.accounting.participation import default_delta
+from rqm.accounting.participation import Charges, default_delta
 from rqm.bounds import Adversary, Neighboring
-from rqm.config.model_sizes import parameters
 from rqm.config.plan import PLAN, Plan, check_sampler
 from rqm.config.run_files import recorded_head
 from rqm.core.base import BaseMean
@@ -53,7 +52,7 @@ def account(
     mean = planned_mean(plan, dim, **changes)
     if not mean.is_private:
         raise TypeError(f"{type(plan.mechanism).__name__} adds no noise: there is no privacy to account for")
-    return per_parameter(mean.guarantee(workload=plan.workload), mean, plan, dim)
+    return guarantee_of(mean, plan, dim)
 
 
 def compose(*runs: "Guarantee | Plan | Path | str", delta: float | None = None) -> "Guarantee":
@@ -87,20 +86,24 @@ def compose(*runs: "Guarantee | Plan | Path | str", delta: float | None = None) 
     return compose_guarantees(guarantees, delta)
 
 
-def per_parameter(guarantee: "Guarantee", mean: BaseMean, plan: Plan | None, dim: int | None = None) -> "Guarantee":
-    """A guarantee whose bits are stated for each parameter of the model.
+def guarantee_of(
+    mean: BaseMean, plan: Plan | None, dim: int | None = None, charges: Charges | None = None
+) -> "Guarantee":
+    """What the rounds of a plan guarantee, with the bits for each parameter of the model.
 
     Args:
-        guarantee: The guarantee.
         mean: What clients send, which may be more values than there are parameters.
         plan: The plan, if it is known.
         dim: The number of parameters where the plan does not know it.
+        charges: How often each round was charged; None: as planned.
 
     Returns:
         The guarantee.
     """
-    size = None if plan is None else dim or plan.dim or parameters(plan.model, plan.data)
-    return guarantee if size in (None, mean.dim) else replace(guarantee, parameters=size or mean.dim)
+    if plan is None:
+        return mean.guarantee(charges=charges)
+    guarantee = mean.guarantee(charges=charges, workload=plan.workload)
+    return replace(guarantee, parameters=dim or plan.size or mean.dim)
 
 
 def planned_mean(plan: Plan, dim: int | None = None, **changes: Any) -> BaseMean:
@@ -178,8 +181,7 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
     charged = {"head_hash": ledger.head, "charges": sum(ledger.charges.values()), "rounds_charged": len(ledger.charges)}
     if not ledger.charges:
         return None, charged
-    guarantee = mean.guarantee(charges=ledger.charges, workload=None if plan is None else plan.workload)
-    return per_parameter(guarantee, mean, plan), charged
+    return guarantee_of(mean, plan, charges=ledger.charges), charged
 
 
 def _plan(about: dict[str, Any]) -> Plan | None:

@@ -234,7 +234,7 @@ class Plan:
             raise ValueError("min_survivors = None: must be given where clients may be lost and noise is correlated")
         try:
             # Everything about privacy is validated there.
-            mean = self.private_mean(self.dim or parameters(self.model, self.data) or self.transforms.coordinates or 1)
+            mean = self.private_mean(self.size or self.transforms.coordinates or 1)
         except ValueError as error:
             message = re.sub("^(record_clip|sampling_rate)", r"records.\1", str(error)).replace(".record_clip", ".clip")
             raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", message)) from None
@@ -258,6 +258,11 @@ class Plan:
     def protected(self) -> Records | Users:
         """The unit of privacy."""
         return self.records or Users()
+
+    @property
+    def size(self) -> int | None:
+        """The number of the model's parameters; None if it is not known."""
+        return self.dim or parameters(self.model, self.data)
 
     def width(self, dim: int) -> int:
         """The number of values that a client sends for a model of `dim` parameters."""
@@ -284,8 +289,8 @@ class Plan:
         Raises:
             ValueError: If the number of parameters is not known.
         """
-        size = self.dim or parameters(self.model, self.data)
-        if dim is None and size is None:
+        size = dim or self.size
+        if size is None:
             unknown = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
             raise ValueError(f"{unknown}: its size is not known here; give dim, the number of the model's parameters")
         participation = self.participation
@@ -294,7 +299,7 @@ class Plan:
         share = 0.0 if self.adapt is None else self.adapt.share
         return _cached_mean(
             self.protected.mean_class,
-            dim=self.width(dim or size or 1),
+            dim=self.width(size),
             mechanism=self.mechanism,
             participation=participation,
             threat_model=self.threat_model,

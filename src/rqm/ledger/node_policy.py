@@ -412,9 +412,8 @@ class NodeGuard:
             epsilons = []
         if len(epsilons) < releases:
             is_sampled = mean.sampling_rate is not None  # records are sampled anew in rounds of their own
-            end = max(releases, min(self.policy.max_participations, RELEASES_AHEAD))
-            if is_sampled:
-                end = max(releases, min(end, len(epsilons) + SAMPLED_RELEASES_AHEAD))
+            ahead = SAMPLED_RELEASES_AHEAD if is_sampled else RELEASES_AHEAD
+            end = max(releases, min(self.policy.max_participations, len(epsilons) + ahead))
             epsilons = epsilons + [_cost(mean, count + 1, is_sampled) for count in range(len(epsilons), end)]
             write_json(path, dict([*stored.items(), (key, epsilons)][-MAX_KINDS:]))
         return float(epsilons[releases - 1])
