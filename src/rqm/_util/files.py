@@ -20,11 +20,16 @@ def state_folder() -> Path:
 
     It is `$RQM_STATE`, or else `rqm` in `$XDG_STATE_HOME`, by default `~/.local/state`.
     """
-    state = os.environ.get("RQM_STATE")
+    folder = os.environ.get("RQM_STATE")
     base = os.environ.get("XDG_STATE_HOME")
-    folder = Path(state) if state else (Path(base) if base else Path.home() / ".local" / "state") / "rqm"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
+    path = Path(folder or Path(base or Path.home() / ".local" / "state") / "rqm")
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def cache_folder() -> Path:
+    """The folder of a user's data sets and pages: `rqm` in `$XDG_CACHE_HOME`, by default `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rqm"
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -129,7 +130,7 @@ def _run(plan: "Plan", folder: Path, data: Path | None, **options: Any) -> Resul
     clients = load(plan.data, data)
     check_data(plan, clients)
     facts: dict[str, str] = {}
-    with processes(lambda name: load(name, data)) as make:
+    with processes(partial(load, folder=data)) as make:
         if make is None:  # another process of torchrun leads and prints the result
             return None
         try:
@@ -212,7 +213,8 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
     for name, plan, _ in plans.runs(out):
         first_rounds[name, plan.seed] = total
         total += plan.participation.rounds
-    with processes(lambda name: load(name, data)) as make:
+    load_data = partial(load, folder=data)
+    with processes(load_data) as make:
         if make is None:  # another process of torchrun leads and prints the result
             return None
         with progress(experiment, total) as bar:
@@ -222,7 +224,7 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
                 bar.update(f"{name}, seed {plan.seed}", completed, facts=_facts(outcome, plan).values())
 
             try:
-                is_done = sweeps.carry_out_sweep(plans, lambda name: load(name, data), out, watch, minutes, make=make)
+                is_done = sweeps.carry_out_sweep(plans, load_data, out, watch, minutes, make=make)
             except KeyboardInterrupt:
                 is_done = False
     if not is_done:

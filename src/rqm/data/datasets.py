@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 import torch
 
+from rqm._util.files import cache_folder
 from rqm.config.model_sizes import CLASSES
 from rqm.data.federated_data import Clients, FederatedData, by_class, dirichlet
 from rqm.data.readers import (
@@ -235,8 +236,3 @@ def search_folders(folder: Path | None = None) -> list[Path]:
     """The folders that are searched for data sets, in this order."""
     folders = [folder, os.environ.get("RQM_DATA"), cache_folder()]
     return [Path(path) for path in folders if path]
-
-
-def cache_folder() -> Path:
-    """The user's cache of data sets."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rqm"

@@ -319,23 +319,20 @@ def _is_own_beginning(data: bytes, subject: dict[str, Any], key: Signer | None) 
 def _parsed(raw: bytes, head: str, earlier: list[dict[str, Any]]) -> dict[str, Any] | None:
     """A line that follows this head, exactly as it was written; None if it is anything else."""
     try:
-        line = json.loads(raw)
-        if not isinstance(line, dict):
-            return None
-        is_valid = json.dumps(line).encode() == raw and line["previous"] == head and line["hash"] == _hash(line)
-        first = earlier[0] if earlier else line
-        names = {"previous", "hash", "nonce"} | ({"signature"} if "key" in first else set())
+        line: dict[str, Any] = json.loads(raw)
+        names = {"previous", "hash", "nonce"} | ({"signature"} if "key" in (earlier[0] if earlier else line) else set())
         if earlier:
-            is_valid = is_valid and type(line["round"]) is int and line["round"] >= 0
-            is_valid = is_valid and line.keys() == names | {"round"}
+            names.add("round")
+            is_valid = type(line["round"]) is int and line["round"] >= 0
         else:
-            is_valid = is_valid and isinstance(line["about"], dict)
-            is_valid = is_valid and type(line["ledger"]) is int and line["ledger"] == LEDGER_FORMAT
-            is_valid = is_valid and ("key" not in line or re.fullmatch("[0-9a-f]{64}", line["key"]) is not None)
-            is_valid = is_valid and line.keys() == names | {"ledger", "about"} | ({"key"} & line.keys())
-    except (ValueError, KeyError, TypeError, RecursionError):
+            names |= {"ledger", "about"} | ({"key"} & line.keys())
+            is_format = type(line["ledger"]) is int and line["ledger"] == LEDGER_FORMAT
+            is_valid = is_format and isinstance(line["about"], dict)
+            is_valid = is_valid and re.fullmatch("[0-9a-f]{64}", line.get("key", START_HASH)) is not None
+        is_next = line.keys() == names and line["previous"] == head and line["hash"] == _hash(line)
+        return line if is_valid and is_next and json.dumps(line).encode() == raw else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # another value, or too deep
         return None
-    return line if is_valid else None
 
 
 def _is_beginning(tail: bytes, head: str, first: dict[str, Any] | None) -> bool:
