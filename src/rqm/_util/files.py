@@ -65,6 +65,24 @@ def lock(file: int, *, wait: bool = False) -> bool:
     return True
 
 
+def append(file: int, data: bytes, problem: str) -> None:
+    """Add bytes to an open file and flush them to the disk.
+
+    Args:
+        file: A file descriptor, opened with `O_APPEND`.
+        data: The bytes. If not all of them can be written, those that were are cut off.
+        problem: The message of the error.
+
+    Raises:
+        OSError: If the disk is full.
+    """
+    size = os.fstat(file).st_size
+    if os.write(file, data) != len(data):
+        os.truncate(file, size)
+        raise OSError(problem)
+    os.fsync(file)
+
+
 def write_atomically(path: Path, data: bytes, *, new: bool = False, private: bool = False) -> None:
     """Write a file in one step: after a crash it has either the old or the new content.
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from rqm._util.checks import whole
-from rqm._util.files import lock, read_bytes, sync_folder
+from rqm._util.files import append, lock, read_bytes, sync_folder
 from rqm.ledger.signing import LedgerError, Signer, Witness, is_signed
 
 LEDGER = "ledger.jsonl"
@@ -205,16 +205,13 @@ class Ledger(AbstractContextManager["Ledger"]):
     def _append(self, data: bytes) -> None:
         """Add bytes to the file and sync it. After a failed write nothing more is added."""
         assert self._file is not None
-        size = os.fstat(self._file).st_size
+        size = os.fstat(self._file).st_size + len(data)
         try:
-            if os.write(self._file, data) != len(data):
-                os.truncate(self._file, size)
-                raise OSError(f"{self.path}: the disk is full; nothing is released that was not charged")
-            os.fsync(self._file)
+            append(self._file, data, f"{self.path}: the disk is full; nothing is released that was not charged")
         except OSError:
             self.close()  # what is on the disk now is not known
             raise
-        self._size = size + len(data)
+        self._size = size
 
     def __contains__(self, head: str) -> bool:
         """Whether the ledger once ended with this head."""

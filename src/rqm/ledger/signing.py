@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
-from rqm._util.files import lock, read_bytes, state_folder, write_atomically
+from rqm._util.files import append, lock, read_bytes, state_folder, write_atomically
 
 
 class LedgerError(ValueError):
@@ -198,11 +198,7 @@ def _append_line(path: Path, data: bytes) -> None:
         size = os.fstat(file).st_size
         max_line = 2**16
         last = os.pread(file, max_line, max(0, size - max_line))
-        size -= len(last) - (last.rfind(b"\n") + 1)
-        os.truncate(file, size)
-        if os.write(file, data) != len(data):
-            os.truncate(file, size)
-            raise OSError(f"{path}: the disk is full")
-        os.fsync(file)
+        os.truncate(file, size - len(last) + last.rfind(b"\n") + 1)
+        append(file, data, f"{path}: the disk is full")
     finally:
         os.close(file)
