@@ -360,14 +360,14 @@ class NodeGuard:
         path = folder / sha256(chain).hexdigest()
         if path.exists():
             entry = read_json(path, "a chain")
-            last = whole("turn", entry.get("turn"), 0)
-            separation = whole("apart", entry.get("apart"), 1)
+            last = whole("round", entry.get("round"), 0)
+            separation = whole("min_separation", entry.get("min_separation"), 1)
             if round_index < last + separation:
                 raise PolicyError(
                     f"the policy of this node: round {round_index} of a chain in which it took part in round {last}: "
                     f"must be {separation} rounds later"
                 )
-        write_json(path, {"turn": round_index, "apart": min_separation})
+        write_json(path, {"round": round_index, "min_separation": min_separation})
 
     @contextmanager
     def _ledgers(self) -> Iterator[tuple[dict[str, Guard], ExitStack]]:
