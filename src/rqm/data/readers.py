@@ -55,6 +55,8 @@ class DataFileError(ValueError):
 @contextmanager
 def _open(path: Path, format_name: str) -> Iterator[BinaryIO]:
     """Open a file, and turn whatever its damage raises into a `DataFileError`."""
+    if path.exists() and not path.is_file():
+        raise DataFileError(f"{path}: must be a file, and no folder, device or pipe")
     with path.open("rb") as file:
         try:
             yield file
