@@ -148,7 +148,7 @@ class Adapt:
         check_fields(self, "adapt.")
 
 
-TABLES: dict[str, type[Transforms | ClientWork | ServerStep | Records | Adapt]] = {
+PLAN_TABLES: dict[str, type[Transforms | ClientWork | ServerStep | Records | Adapt]] = {
     "transforms": Transforms,
     "client": ClientWork,
     "server": ServerStep,
@@ -363,7 +363,7 @@ class Plan:
         known_keys(values, plan_keys(), inner=_inner_keys())
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(_table(values, "mechanism"))
-        for name, table in TABLES.items():
+        for name, table in PLAN_TABLES.items():
             if name in values and (values[name] is not None or name not in ("records", "adapt")):
                 required = [entry.name for entry in fields(table) if entry.default is MISSING]
                 known_keys(_table(values, name), [entry.name for entry in fields(table)], f"{name}.", needed=required)
@@ -511,5 +511,5 @@ def _table(values: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _inner_keys() -> list[str]:
     """The keys in the tables of a plan, each with the name of its table."""
-    keys = [f"{name}.{entry.name}" for name, table in TABLES.items() for entry in fields(table)]
+    keys = [f"{name}.{entry.name}" for name, table in PLAN_TABLES.items() for entry in fields(table)]
     return keys + [f"mechanism.{name}" for mechanism in kinds().values() for name in mechanism.options()]
