@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import Entry, Result
-from rqm.config.node_policy import POLICY, TRUSTING
+from rqm.ledger.node_policy import POLICY, TRUSTING
 
 CLIENTS, COUNT, ROUNDS = 40, 1_018_174, 6
 MEMORY = "/dev/shm"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rqm._util.files import MAX_TABLE_DEPTH, parse_table, read_json, write_atomically
+from rqm._util.files import MAX_TABLE_DEPTH, parse_table, read_bytes, read_json, read_toml, write_atomically
 
 
 @pytest.fixture
@@ -101,9 +101,22 @@ def test_tables_as_deep_as_is_allowed_are_read():
         parse_table("a = " + "[" * 100_000, tomllib.loads)
 
 
-def test_a_file_without_an_end_is_not_read_to_it():
-    with pytest.raises(ValueError, match="more than 128 MiB"):
-        read_json(Path("/dev/zero"), "a plan")
+@pytest.mark.parametrize(
+    "read", [lambda path: read_json(path, "a plan"), lambda path: read_toml(path, "a plan"), read_bytes]
+)
+def test_a_file_without_an_end_is_not_read(read, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (Path("/dev/zero"), pipe):
+        with pytest.raises(ValueError, match="is a device or a pipe: must be a file"):
+            read(path)
+
+
+def test_a_file_may_have_so_many_bytes(tmp_path):
+    (tmp_path / "x").write_bytes(b"1234")
+    assert read_bytes(tmp_path / "x", 4) == b"1234"
+    with pytest.raises(ValueError, match="x: has more than 0 MiB"):
+        read_bytes(tmp_path / "x", 3)
 
 
 def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rqm import account
-from rqm.config.node_policy import NodeGuard, Policy
+from rqm.ledger.node_policy import NodeGuard, Policy
 from tests.commands import rqm
 
 ROOT = Path(__file__).parents[2]

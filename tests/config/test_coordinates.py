@@ -9,12 +9,12 @@ import torch
 
 from rqm import PrivateMean, StochasticRounding, ThreatModel, account
 from rqm.config.experiments import find
-from rqm.config.node_policy import Policy
 from rqm.config.plan import Plan, Transforms
 from rqm.config.round_parameters import protocol
 from rqm.config.sweep import Sweep
 from rqm.flower.run_settings import Settings
 from rqm.ledger.budget_guard import Guard, certificate, certified
+from rqm.ledger.node_policy import Policy
 from rqm.simulation.loop import RunState
 from rqm.verify import verify
 from tests.plans import change_plan, make_plan
@@ -116,7 +116,7 @@ def test_a_policy_counts_what_is_sent():
     counted = policy.counted(PLAN.private_mean())
     assert (counted.coordinates, counted.threat_model.honest_clients, counted.is_subset) == (FEW, 30, True)
     plan = change_plan(PLAN, honest_clients=30)
-    policy.check(plan, plan.private_mean())
+    policy.check(plan.private_mean())
 
 
 def test_the_true_sum_is_the_ideal_one_and_the_model_moves():

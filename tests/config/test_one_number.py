@@ -73,7 +73,7 @@ def plans(draw):
         max_participations=draw(caps),
         **honesty,
         min_survivors=draw(st.one_of(st.none(), st.integers(1, clients))),
-        lost=draw(st.sampled_from([0.0, 0.1])),
+        client_dropout=draw(st.sampled_from([0.0, 0.1])),
         delta=draw(st.one_of(st.none(), st.floats(1e-9, 0.1))),
         seed=draw(st.integers(0, 9)),
         device="cpu",

@@ -84,7 +84,6 @@ def test_every_model_has_a_size_and_every_set_its_classes():
     from rqm.simulation.models import MODELS
 
     assert MODELS.keys() == PARAMETERS.keys()
-    assert all(CLASSES[name] == source.classes for name, source in SOURCES.items())
     assert CLASSES.keys() == SOURCES.keys() | {"glyphs"}
 
 
@@ -96,6 +95,16 @@ def test_a_plan_that_is_no_table_is_refused_not_taken_as_the_default(values, tmp
     with pytest.raises(ValueError, match="must be a table") as caught:
         Plan.of_run(tmp_path)
     assert str(caught.value).startswith(str(tmp_path / PLAN))
+
+
+def test_a_saved_plan_that_leaves_out_a_key_is_refused_not_completed_by_defaults(tmp_path):
+    values = Plan().to_dict()
+    for name in values:
+        (tmp_path / PLAN).write_text(json.dumps({key: value for key, value in values.items() if key != name}))
+        with pytest.raises(ValueError, match=f"{PLAN}: {name}: must be given"):
+            Plan.of_run(tmp_path)
+    (tmp_path / PLAN).write_text(json.dumps(values))
+    assert Plan.of_run(tmp_path) == Plan()
 
 
 @pytest.mark.parametrize("part", ["mechanism", "transforms", "client", "server"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rqm import RQM, FederatedData
-from rqm.data.memory_mapped import ABOUT, load_from_disk, save_to_disk
+from rqm.data.memory_mapped import load_from_disk, save_to_disk
 from rqm.simulation.loop import RunState
 from tests.plans import make_plan
 from tests.simulation.small import pictures
@@ -75,8 +75,8 @@ def test_a_folder_with_other_contents_is_refused(change, tmp_path):
     folder = save_to_disk(tmp_path / "good", [USER])
     with pytest.raises(FileExistsError):
         save_to_disk(folder, [USER])
-    about = json.loads((folder / ABOUT).read_text())
-    (folder / ABOUT).write_text(json.dumps({**about, **change}))
+    about = json.loads((folder / "about.json").read_text())
+    (folder / "about.json").write_text(json.dumps({**about, **change}))
     with pytest.raises(ValueError, match=r"must be a folder that rqm\.data\.memory_mapped\.save_to_disk wrote"):
         load_from_disk(folder)
 

@@ -533,3 +533,10 @@ def test_no_memory_is_allocated_for_what_only_a_header_says(shape, tmp_path):
     peak, error = peak_memory(read_idx, tmp_path / "x")
     assert error is not None
     assert peak < SMALL_BYTES
+
+
+@pytest.mark.parametrize("read", [read_idx, read_leaf, read_tff, read_npz, read_emnist_mat])
+def test_a_file_without_an_end_is_not_read(read, tmp_path):
+    (tmp_path / "x").symlink_to("/dev/zero")
+    with pytest.raises(readers.DataFileError, match="x: must be a file, and no folder, device or pipe"):
+        read(tmp_path / "x")

@@ -20,9 +20,9 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from rqm import SecureRandom
-from rqm.config.node_policy import EPSILONS, LEDGERS, POLICY, NodeGuard, Policy
 from rqm.flower import PrivateStrategy, Settings, private_mod
 from rqm.flower.messages import REFUSAL_KEY
+from rqm.ledger.node_policy import EPSILONS, LEDGERS, POLICY, NodeGuard, Policy
 from tests.flower.local import LocalGrid, arrays, gradient_app
 from tests.simulation.small import federation, model
 
@@ -175,7 +175,7 @@ def main() -> None:
     )
     with TemporaryDirectory() as home:
         (Path(home) / POLICY).write_text(LIMITS)
-        NodeGuard(Policy.from_toml(Path(home) / POLICY), Path(home)).allow(plan, dim, b"x")
+        NodeGuard(Policy.from_toml(Path(home) / POLICY), Path(home)).allow(plan.private_mean(dim), b"x")
         costs = (Path(home) / LEDGERS / EPSILONS).read_text()
     for line in sys.stdin:
         folder, *points = line.split()

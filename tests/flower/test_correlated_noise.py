@@ -10,9 +10,9 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from rqm.config.account import account_ledger
-from rqm.config.node_policy import TEMPLATE
 from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
 from rqm.flower.round_machine import NoiseChain
+from rqm.ledger.node_policy import TEMPLATE
 from rqm.secagg.wire import Kind
 from rqm.simulation.cohort import CohortSampler
 from rqm.simulation.loop import RunState

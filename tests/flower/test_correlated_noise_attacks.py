@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 pytest.importorskip("flwr")
-from rqm.config.node_policy import NodeGuard, Policy, PolicyError
 from rqm.config.round_parameters import Link
 from rqm.flower import Settings, client_mod, strategy
 from rqm.flower.client_mod import SETTLEMENT_RECORD
 from rqm.flower.messages import request_message
 from rqm.flower.round_machine import RoundMachine, State
 from rqm.flower.run_settings import Request
+from rqm.ledger.node_policy import NodeGuard, Policy, PolicyError
 from rqm.secagg import Aborted, Server, new_round
 from rqm.secagg.settlement import ClientSettlement
 from rqm.secagg.wire import STAGES, Kind
@@ -87,9 +87,9 @@ def test_a_shorter_run_does_not_bring_a_node_back_sooner_into_the_same_chain(tmp
     link = Link(b"chain", 2, 4, bytes(32))
     assert long.params(10, b"round", b"", link).digest == short.params(10, b"round", b"", link).digest
     guard = guard_of(tmp_path)
-    guard.charge(long.plan, 10, 0, b"chain")
+    guard.charge(long.plan.private_mean(10), 0, b"chain")
     with pytest.raises(PolicyError, match="must be 6 rounds later"):
-        guard.charge(short.plan, 10, 2, b"chain")
+        guard.charge(short.plan.private_mean(10), 2, b"chain")
 
 
 def test_a_settlement_is_sent_whatever_the_noise_is():

@@ -10,11 +10,11 @@ from random import Random
 import pytest
 
 pytest.importorskip("flwr")
-from rqm.config.node_policy import EPSILONS, LEDGERS, TEMPLATE, NodeGuard, Policy
 from rqm.flower import Settings, client_mod, private_mod
 from rqm.flower.messages import ANSWER_KEY, NEXT_RECORD, RECORD, REFUSAL_KEY, request_message
 from rqm.flower.run_settings import Request
 from rqm.ledger.ledger import LEDGER, read
+from rqm.ledger.node_policy import EPSILONS, LEDGERS, TEMPLATE, NodeGuard, Policy
 from rqm.secagg import ProtocolError, Server, wire
 from rqm.secagg import client as protocol
 from rqm.secagg.masking import sealed_bytes

@@ -8,10 +8,10 @@ import torch
 
 pytest.importorskip("flwr")
 
-from rqm.config.node_policy import TEMPLATE
 from rqm.flower import Settings, client_encoding, seeded_mod
 from rqm.flower.messages import request_message
 from rqm.flower.run_settings import Request
+from rqm.ledger.node_policy import TEMPLATE
 from rqm.randomness import SeededRandom
 from rqm.secagg import Client, Identity, Roster, Server, new_round
 from rqm.secagg.wire import STAGES, Kind

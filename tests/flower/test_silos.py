@@ -8,10 +8,10 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from rqm.config import node_policy
 from rqm.config.account import account_ledger
-from rqm.config.node_policy import NodeGuard, Policy, PolicyError
 from rqm.flower import PrivateStrategy, Settings, gathered, private_mod
+from rqm.ledger import node_policy
+from rqm.ledger.node_policy import NodeGuard, Policy, PolicyError
 from rqm.secagg import ProtocolError
 from rqm.secagg.wire import Kind
 from rqm.simulation.models import example_losses
@@ -114,12 +114,12 @@ def test_a_policy_for_the_whole_of_a_node_takes_no_part_in_rounds_that_protect_a
     plan = Settings.from_run_config(CONFIG).plan
     trusting = {"honest_clients": 3, "trust_server_with_keys": True}
     with pytest.raises(PolicyError, match="unit = record: must be user"):
-        Policy(**LIMITS, **trusting).check(plan, plan.private_mean(51))
+        Policy(**LIMITS, **trusting).check(plan.private_mean(51))
     owner_policy = Policy(**LIMITS, **trusting, unit="record")
-    owner_policy.check(plan, plan.private_mean(51))
+    owner_policy.check(plan.private_mean(51))
     assert owner_policy.counted(plan.private_mean(51)).threat_model.unit == "record"
     with pytest.raises(PolicyError, match=r"l2_clip = 1\.0: must be at most 0\.5"):
-        Policy(**LIMITS | {"l2_clip": 0.5}, **trusting, unit="record").check(plan, plan.private_mean(51))
+        Policy(**LIMITS | {"l2_clip": 0.5}, **trusting, unit="record").check(plan.private_mean(51))
     with pytest.raises(ValueError, match="unit = 'patient'"):
         Policy(**LIMITS, **trusting, unit="patient")
 
@@ -128,13 +128,13 @@ def test_what_a_silos_next_rounds_cost_is_known_before_they_are_asked_for(tmp_pa
     """Every message has a process of its own, in which nothing is known but what is on the disk."""
     plan, requests = Settings.from_run_config(CONFIG).plan, []
     guard = NodeGuard(Policy(**LIMITS, **RECORD), tmp_path)
-    guard.charge(plan, 51, 0)
+    guard.charge(plan.private_mean(51), 0)
     cost = node_policy._cost
     monkeypatch.setattr(node_policy, "_cost", lambda *delivered: requests.append(delivered[1]) or cost(*delivered))
     for round_index in range(1, node_policy.SAMPLED_RELEASES_AHEAD):
-        guard.charge(plan, 51, round_index)
+        guard.charge(plan.private_mean(51), round_index)
     assert not requests
-    guard.allow(plan, 51, b"one more")
+    guard.allow(plan.private_mean(51), b"one more")
     assert requests == [9, 10]  # participations are allowed
 
 
@@ -154,10 +154,10 @@ def test_whether_records_are_removed_or_replaced_is_the_owners_to_say():
         owner_policy = Policy(**LIMITS, **RECORD, neighboring=node_ledgers)
         for kind, plan in plans.items():
             if kind == node_ledgers:
-                owner_policy.check(plan, plan.private_mean(51))
+                owner_policy.check(plan.private_mean(51))
                 continue
             with pytest.raises(PolicyError, match=f"neighboring = {kind}: must be {node_ledgers}"):
-                owner_policy.check(plan, plan.private_mean(51))
+                owner_policy.check(plan.private_mean(51))
     with pytest.raises(ValueError, match="neighboring = 'zero-out': must be add-or-remove-one or replace-one"):
         Policy(**LIMITS, **RECORD, neighboring="zero-out")
     with pytest.raises(ValueError, match="must be replace-one where the unit is a user"):
@@ -175,26 +175,27 @@ def test_a_node_that_counted_records_counts_no_users_after_it(tmp_path):
     record = Policy(**wide, **RECORD)
     user = Policy(**wide, **RECORD | {"unit": "user"})
     first = NodeGuard(record, tmp_path / "first")
-    first.charge(silos, 51, 0)
+    first.charge(silos.private_mean(51), 0)
     with pytest.raises(
         PolicyError, match=r"took part in rounds that protect a record \(add-or-remove-one\), and their cost for a user"
     ):
-        NodeGuard(user, tmp_path / "first").allow(users, 51, b"more")
+        NodeGuard(user, tmp_path / "first").allow(users.private_mean(51), b"more")
     everything = {name: value for name, value in CONFIG.items() if name != "rqm.records.sampling-rate"}
     replaced = Settings.from_run_config(everything | {"rqm.neighboring": "replace-one"}).plan
+    guard = NodeGuard(Policy(**wide, **RECORD, neighboring="replace-one"), tmp_path / "first")
     with pytest.raises(
         PolicyError,
         match="unit = record, neighboring = replace-one: must stay what it was: this node took part in rounds",
     ):
-        NodeGuard(Policy(**wide, **RECORD, neighboring="replace-one"), tmp_path / "first").allow(replaced, 51, b"more")
+        guard.allow(replaced.private_mean(51), b"more")
     second = NodeGuard(user, tmp_path / "second")
-    second.charge(users, 51, 0)
+    second.charge(users.private_mean(51), 0)
     alone, pair = (NodeGuard(record, tmp_path / name) for name in ("third", "second"))
-    pair.allow(silos, 51, b"a record")  # what is for all that a node holds, is for each of its records
+    pair.allow(silos.private_mean(51), b"a record")  # what is for all that a node holds, is for each of its records
     few = Policy(**wide | {"max_participations": 1}, **RECORD)
     with pytest.raises(PolicyError, match="max_participations = 2: must be at most 1"):
-        NodeGuard(few, tmp_path / "second").allow(silos, 51, b"another")
-    alone.allow(silos, 51, b"a record")
+        NodeGuard(few, tmp_path / "second").allow(silos.private_mean(51), b"another")
+    alone.allow(silos.private_mean(51), b"a record")
 
 
 def test_of_a_model_that_is_not_all_trained_nothing_is_sent_but_a_line_that_says_so(tmp_path):

@@ -15,8 +15,8 @@ from flwr.clientapp import ClientApp
 from flwr.common.config import flatten_dict
 
 from rqm.config.account import account_ledger
-from rqm.config.node_policy import Policy
 from rqm.flower import PrivateStrategy, Settings, gathered, private_mod
+from rqm.ledger.node_policy import Policy
 from rqm.verify import verify
 from tests.flower.local import LocalGrid
 from tests.flower.users import EXAMPLE

@@ -158,7 +158,7 @@ def test_killed_runs_pay_for_all_that_they_released(tmp_path):
 
 
 def test_a_round_with_too_few_survivors_is_discarded_and_charged(tmp_path):
-    plan = change_plan(PLAN, lost=0.4, min_survivors=3, rounds=6)
+    plan = change_plan(PLAN, client_dropout=0.4, min_survivors=3, rounds=6)
     folder = tmp_path / "run"
     summary = train(plan, folder)
     rounds = [json.loads(line) for line in (folder / run_folder.METRICS).read_text().splitlines()]
@@ -171,7 +171,7 @@ def test_a_round_with_too_few_survivors_is_discarded_and_charged(tmp_path):
     guarantee = account(plan, DELTA)
     assert guarantee.min_honest == 3
     assert summary["epsilon"] == pytest.approx(guarantee.epsilon)
-    assert guarantee.epsilon > account(change_plan(plan, lost=0.0, min_survivors=None), DELTA).epsilon
+    assert guarantee.epsilon > account(change_plan(plan, client_dropout=0.0, min_survivors=None), DELTA).epsilon
     assert account(plan, DELTA, honest_clients=3).min_honest == 2  # the client that dropped out may have been honest
     assert account(change_plan(plan, min_survivors=None), DELTA).min_honest == 1
     printed = CliRunner().invoke(app, ["account", str(folder), "--json"])
@@ -188,7 +188,7 @@ def test_another_model_than_was_accounted_for_is_refused(tmp_path):
 
 
 def test_a_discarded_round_leaves_the_model_alone():
-    plan = change_plan(PLAN, lost=0.95, min_survivors=4)
+    plan = change_plan(PLAN, client_dropout=0.95, min_survivors=4)
     trainer = RunState(plan, pictures())
     before = trainer.values.clone()
     record = trainer.step()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -157,3 +158,10 @@ def test_a_witness_that_missed_a_charge_receives_it_and_its_torn_line_is_cut_off
     with Ledger(path, ABOUT, witness=Witness(book)):
         pass
     assert book.read_bytes() == whole
+
+
+def test_a_key_and_a_witness_without_an_end_are_not_read(path):
+    with pytest.raises(LedgerError, match="key = /dev/zero: must hold 32 bytes"):
+        Signer(Path("/dev/zero"))
+    with pytest.raises(ValueError, match="/dev/zero: is a device or a pipe"):
+        Ledger(path, ABOUT, witness=Witness("/dev/zero"))

@@ -78,7 +78,7 @@ PLAN_NAMES = {name: name for name in (*PARTICIPATION, *THREAT_MODEL)} | {
     **{name: name for name in ("data", "model", "examples", "seed", "evaluate_every", "delta")},
     **{name: name for name in ("client", "server", "mechanism", "noise")},
     "secure_sum": "secagg",
-    "dropout_rate": "lost",
+    "dropout_rate": "client_dropout",
     "adaptive_clip": "adapt",
 }
 """Names of a plan's values, in scenarios and in plan files."""
@@ -101,6 +101,7 @@ NEW_KEYS = {
     "law": "distribution",
     "head": "head_hash",
     "chosen_of": "rotated_dim",
+    "lost": "client_dropout",
 }
 """Keys of printed JSON, old to new; what is not listed keeps its name. See `new_keys`."""
 

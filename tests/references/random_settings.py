@@ -141,8 +141,8 @@ def honest_clients(setting: Scenario) -> int:
     """Approximate how many honest clients add noise to a sum."""
     clients = setting["clients"]
     honest = setting.get("honest_clients", int(clients * setting.get("honest_fraction", 1.0)))
-    dropped_clients = clients - setting.get("min_survivors", clients)
-    return max(1, honest - dropped_clients)
+    client_dropout = clients - setting.get("min_survivors", clients)
+    return max(1, honest - client_dropout)
 
 
 def participations(setting: Scenario) -> int:

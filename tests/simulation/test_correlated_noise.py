@@ -32,7 +32,7 @@ PLAN = make_plan(
 )
 
 
-SOME_LOST = change_plan(PLAN, clients=6, min_separation=2, max_participations=5, lost=0.1, min_survivors=5)
+SOME_LOST = change_plan(PLAN, clients=6, min_separation=2, max_participations=5, client_dropout=0.1, min_survivors=5)
 
 KEPT = change_plan(PLAN, noise=CorrelatedNoise(9.0, 2.0, 5))
 
@@ -41,11 +41,11 @@ KEPT = change_plan(PLAN, noise=CorrelatedNoise(9.0, 2.0, 5))
     "plan",
     [
         PLAN,
-        change_plan(PLAN, lost=0.15, min_survivors=2),
+        change_plan(PLAN, client_dropout=0.15, min_survivors=2),
         SOME_LOST,
         change_plan(SOME_LOST, min_survivors=4),
         KEPT,
-        change_plan(KEPT, lost=0.15, min_survivors=2),
+        change_plan(KEPT, client_dropout=0.15, min_survivors=2),
     ],
     ids=["all stay", "some are lost", "few may be lost", "more may be lost", "a part stays", "of the lost too"],
 )
@@ -118,7 +118,7 @@ def test_residual_noise_is_not_canceled():
 
 
 def test_the_chain_restarts_after_a_discarded_round():
-    plan = change_plan(PLAN, lost=0.3, min_survivors=3, rounds=40, max_participations=14)
+    plan = change_plan(PLAN, client_dropout=0.3, min_survivors=3, rounds=40, max_participations=14)
     cohorts = [CohortSampler(plan, 12).draw(round_index) for round_index in range(40)]
     for previous, cohort in pairwise(cohorts):
         assert cohort.settling == (previous.survivors if previous.is_large_enough else [])
@@ -150,7 +150,7 @@ def test_users_take_turns_in_a_fixed_order():
     [
         ({"min_separation": 4}, "separation = 4: must be at most 3"),
         ({"max_participations": 2}, "participations = 2"),
-        ({"lost": 0.1}, "survivors = None: must be given"),
+        ({"client_dropout": 0.1}, "survivors = None: must be given"),
         ({"mechanism": StochasticRounding(clip=0.5, levels=16)}, "two levels"),
     ],
 )

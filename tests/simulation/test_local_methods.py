@@ -138,7 +138,7 @@ def test_acceleration_needs_fewer_rounds():
 
 
 def test_a_client_that_drops_out_keeps_its_correction():
-    plan = change_plan(PLAN, lost=0.4, client=replace(PLAN.client, work="fedcomgate"), seed=3)
+    plan = change_plan(PLAN, client_dropout=0.4, client=replace(PLAN.client, work="fedcomgate"), seed=3)
     trainer = RunState(plan, quadratics(), line(), loss=half_square)
     for round_index in range(plan.participation.rounds):
         previous = trainer.updates.client_state.clone()
@@ -156,7 +156,7 @@ def test_a_resumed_run_has_the_state_of_the_method(tmp_path, work, adapt):
         PLAN,
         adapt=adapt,
         clients=5,
-        lost=0.2,
+        client_dropout=0.2,
         checkpoint_every=2,
         client=replace(PLAN.client, work=work, batch=5),
         transforms=Transforms(l2_clip=10.0, rotate=True),

@@ -106,7 +106,7 @@ def test_nothing_is_overwritten(whole, tmp_path):
     (tmp_path / "else").touch()
     with pytest.raises(FileExistsError, match="--resume"):
         run_folder.carry_out(PLAN, pictures(), tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"plan\.json is missing"):
+    with pytest.raises(ValueError, match=r"plan\.json is missing"):
         run_folder.carry_out(PLAN, pictures(), tmp_path, resume=True)
     with pytest.raises(ValueError, match="another plan"):
         run_folder.carry_out(change_plan(PLAN, rounds=13), pictures(), whole)

@@ -7,7 +7,8 @@ import torch
 
 from rqm import PBM, RQM, Noiseless, StochasticRounding
 from rqm.config.plan import ClientWork, ServerStep, Transforms
-from rqm.config.round_parameters import corrupt, protocol
+from rqm.config.round_parameters import protocol
+from rqm.ledger.node_policy import corrupt
 from rqm.mechanisms.additive import Skellam
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.secagg import security
@@ -39,13 +40,13 @@ def ideal_and_real(plan):
     [
         PLAN,
         change_plan(PLAN, mechanism=PBM(clip=0.5), client=ClientWork("local", epochs=1, batch=4)),
-        change_plan(PLAN, mechanism=StochasticRounding(clip=0.5, levels=65536), lost=0.2, min_survivors=5),
+        change_plan(PLAN, mechanism=StochasticRounding(clip=0.5, levels=65536), client_dropout=0.2, min_survivors=5),
         change_plan(PLAN, mechanism=Skellam(clip=0.5, scale=1.0, bits=8)),  # modulo 256, and it wraps
         change_plan(
             PLAN,
             mechanism=StochasticRounding(clip=0.5, levels=2),
             transforms=Transforms(l2_clip=1.0, rotate=True),
-            lost=0.2,
+            client_dropout=0.2,
             min_survivors=5,
         ),
     ],
@@ -70,7 +71,7 @@ def test_the_real_protocol_gives_the_ideal_sum(plan):
 
 
 def test_a_round_below_the_minimum_is_discarded_and_charged():
-    state = RunState(change_plan(PLAN, secagg="real", lost=0.6, min_survivors=7), federation(), model())
+    state = RunState(change_plan(PLAN, secagg="real", client_dropout=0.6, min_survivors=7), federation(), model())
     values = state.values.clone()
     outcomes = [state.step() for _ in range(4)]
     assert all(outcome.discarded and outcome.secagg_bytes_up is None for outcome in outcomes)
@@ -140,7 +141,7 @@ def test_corrupt_clients_raise_the_threshold_or_the_plan_is_refused():
     with pytest.raises(ValueError, match=r"threshold = 20: must be at least 24 and 23"):
         params(20, honest_clients=34)
     users = {"honest_fraction": 0.9, "population": 3400, "delta": 1e-5}
-    corrupt_clients = corrupt(change_plan(PLAN, clients=40, **users))
+    corrupt_clients = corrupt(change_plan(PLAN, clients=40, **users).any_mean)
     assert 4 < corrupt_clients < 24  # a tenth of the users, and bad luck
     assert params(**users).threshold == max(27, (39 + corrupt_clients) // 2 + 1)
 
@@ -160,7 +161,9 @@ def test_the_real_protocol_refuses_plans_that_it_cannot_carry_out(change, messag
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"lost": 0.1}, {"min_survivors": 6}, {"lost": 0.1, "min_survivors": 6}], ids=str
+    "change",
+    [{}, {"client_dropout": 0.1}, {"min_survivors": 6}, {"client_dropout": 0.1, "min_survivors": 6}],
+    ids=str,
 )
 def test_no_sum_is_revealed_of_fewer_clients_than_are_accounted_for(change):
     plan = change_plan(PLAN, **change)

@@ -161,7 +161,7 @@ def test_a_silo_cancels_its_noise_in_its_next_message():
 
 
 def test_a_silo_that_drops_out_leaves_its_noise_in_the_model_and_begins_anew():
-    state, plain = (run_state(plan(**HELD, rounds=6, lost=0.3, min_survivors=1)) for _ in range(2))
+    state, plain = (run_state(plan(**HELD, rounds=6, client_dropout=0.3, min_survivors=1)) for _ in range(2))
     survivors = [set(state.cohorts.draw(round_index).survivors) for round_index in range(6)]
     assert any(len(silos) < 3 for silos in survivors)
     added = (sums_of(state, 6) - sums_of(plain, 6, is_correlated=False)) % state.mean.modulus

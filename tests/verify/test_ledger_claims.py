@@ -241,7 +241,7 @@ def test_one_honest_client_is_not_a_fraction_of_one(verify_bytes):
         ("transforms", {"l2_clip": 1.0, "rotate": False, "coordinates": None}),
         ("transforms", {"l2_clip": 1.0, "rotate": True, "coordinates": 50}),
         ("dim", 99),
-        ("lost", 0.1),
+        ("client_dropout", 0.1),
         ("records", {"clip": 1.0, "batch": 5.0}),
         ("adapt", Adapt().__dict__),
     ],
@@ -266,9 +266,9 @@ def test_a_plan_without_dim_says_nothing_of_it(verify_bytes):
 
 def test_lost_clients_mean_that_any_number_may_survive(verify_bytes):
     mean = MEAN.with_values(min_survivors=1)
-    plan = plan_table(mean, lost=0.1, min_survivors=None)
+    plan = plan_table(mean, client_dropout=0.1, min_survivors=None)
     assert verify_bytes(ledger_bytes([0], describe(mean, plan))).status == "verified"
-    assert verify_bytes(ledger_bytes([0], describe(MEAN, {**plan_table(), "lost": 0.1}))).status == "wrong"
+    assert verify_bytes(ledger_bytes([0], describe(MEAN, {**plan_table(), "client_dropout": 0.1}))).status == "wrong"
 
 
 def test_an_l2_clip_outside_of_transforms_hides_nothing(verify_bytes):

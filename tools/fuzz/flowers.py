@@ -14,8 +14,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from rqm.config.node_policy import POLICY, TRUSTING
 from rqm.flower import PrivateStrategy, Settings, private_mod
+from rqm.ledger.node_policy import POLICY, TRUSTING
 from tools.fuzz.mutate import damaged
 from tools.fuzz.target import Target
 

@@ -1,9 +1,12 @@
 """Checks of user input. Every message names the value and what is allowed."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any
+from functools import cache, partial
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -210,3 +213,58 @@ def order(alpha: Any) -> float:
 def padded(dim: int) -> int:
     """The smallest power of two that is at least `dim`."""
     return 1 << (whole("dim", dim, 1) - 1).bit_length()
+
+
+# -- fields of dataclasses ------------------------------------------------------------------------
+
+Count = Annotated[int, partial(whole, low=1)]
+Positive = Annotated[float, partial(real, allowed="a positive finite number", low=0, high=math.inf)]
+Fraction = Annotated[float, partial(real, allowed="above 0 and below 1", low=0, high=1)]
+FractionOrZero = Annotated[float, partial(real, allowed="at least 0 and below 1", low=0, high=1, closed="[")]
+FractionOrOne = Annotated[float, partial(real, allowed="above 0 and at most 1", low=0, high=1, closed="]")]
+ClosedFraction = Annotated[float, partial(real, allowed="from 0 to 1", low=0, high=1, closed="[]")]
+
+
+def check_fields(table: Any, prefix: str = "") -> None:
+    """Check every field of a dataclass by its annotation.
+
+    An annotation is a class, a `Literal`, or `Annotated` with a function that takes the name and the value, such as
+    `Count`. Each may be followed by `| None`.
+
+    Args:
+        table: The dataclass. Its annotations must be defined in its module at run time.
+        prefix: The name of the table with a dot, for the message.
+
+    Raises:
+        TypeError: If a value has the wrong type.
+        ValueError: If a value is not allowed.
+    """
+    for name, check in _field_checks(type(table)).items():  # type: ignore[arg-type] # mypy takes no class for hashable
+        check(prefix + name, getattr(table, name))
+
+
+@cache
+def _field_checks(table: Any) -> dict[str, Callable[[str, Any], object]]:
+    """The check of each field of a dataclass."""
+    hints = get_type_hints(table, include_extras=True)
+    return {entry.name: _check_of(hints[entry.name]) for entry in fields(table)}
+
+
+def _check_of(hint: Any) -> Callable[[str, Any], object]:
+    """The check of values with this annotation."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        check = _check_of(get_args(hint)[0])
+        return lambda name, value: None if value is None else check(name, value)
+    if origin is Annotated:
+        return hint.__metadata__[0]  # type: ignore[no-any-return]
+    if origin is Literal:
+        return lambda name, value: one_of(name, value, get_args(hint))
+    return lambda name, value: instance_of(name, value, origin or hint)
+
+
+def instance_of(name: str, value: Any, kind: type) -> None:
+    """Raise a TypeError for a value that is not an instance of a class."""
+    if not isinstance(value, kind):
+        description = {bool: "true or false", str: "a string"}.get(kind, kind.__name__)
+        raise TypeError(f"{name} = {shown(value)}: must be {description}")

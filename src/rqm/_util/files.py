@@ -2,6 +2,7 @@
 
 import json
 import os
+import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from errno import EISDIR
@@ -19,11 +20,16 @@ def state_folder() -> Path:
 
     It is `$RQM_STATE`, or else `rqm` in `$XDG_STATE_HOME`, by default `~/.local/state`.
     """
-    state = os.environ.get("RQM_STATE")
+    folder = os.environ.get("RQM_STATE")
     base = os.environ.get("XDG_STATE_HOME")
-    folder = Path(state) if state else (Path(base) if base else Path.home() / ".local" / "state") / "rqm"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
+    path = Path(folder or Path(base or Path.home() / ".local" / "state") / "rqm")
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def cache_folder() -> Path:
+    """The folder of a user's data sets and pages: `rqm` in `$XDG_CACHE_HOME`, by default `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rqm"
 
 
 def sync_folder(folder: Path) -> None:
@@ -57,6 +63,24 @@ def lock(file: int, *, wait: bool = False) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def append(file: int, data: bytes, problem: str) -> None:
+    """Add bytes to an open file and flush them to the disk.
+
+    Args:
+        file: A file descriptor, opened with `O_APPEND`.
+        data: The bytes. If not all of them can be written, those that were are cut off.
+        problem: The message of the error.
+
+    Raises:
+        OSError: If the disk is full.
+    """
+    size = os.fstat(file).st_size
+    if os.write(file, data) != len(data):
+        os.truncate(file, size)
+        raise OSError(problem)
+    os.fsync(file)
 
 
 def write_atomically(path: Path, data: bytes, *, new: bool = False, private: bool = False) -> None:
@@ -112,8 +136,28 @@ def write_json(path: Path, values: Any, *, new: bool = False) -> None:
     write_atomically(path, (json.dumps(values, indent=1) + "\n").encode(), new=new)
 
 
+def read_bytes(path: Path, limit: int = 2**27) -> bytes:
+    """The content of a file. Pipes and devices, which may have no end, are refused.
+
+    Args:
+        path: The file.
+        limit: The most bytes that it may have.
+
+    Returns:
+        The content.
+
+    Raises:
+        ValueError: If it is no regular file, or larger. OSError: If it cannot be read.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(f"{path}: is a device or a pipe: must be a file")
+    if path.stat().st_size > limit:
+        raise ValueError(f"{path}: has more than {limit >> 20} MiB")
+    return path.read_bytes()
+
+
 def read_json(path: Path, description: str) -> dict[str, Any]:
-    """Read a table from a JSON file of at most 128 MiB.
+    """Read a table from a JSON file.
 
     Args:
         path: The file.
@@ -125,15 +169,32 @@ def read_json(path: Path, description: str) -> dict[str, Any]:
     Raises:
         ValueError: If the file has no table; the message names the file.
     """
-    limit = 2**27
     try:
-        with path.open("rb") as file:
-            text = file.read(limit + 1)
-        if len(text) > limit:
-            raise ValueError(f"it has more than {limit >> 20} MiB")
-        return parse_table(text)
+        return parse_table(read_bytes(path))
     except ValueError as error:
         raise ValueError(f"{path}: is damaged, must be {description} ({error})") from None
+
+
+def read_toml(path: Path | str, description: str) -> dict[str, Any]:
+    """Read the tables of a TOML file.
+
+    Args:
+        path: The file.
+        description: What the file must contain, for the message.
+
+    Returns:
+        The tables.
+
+    Raises:
+        ValueError: If the file is no TOML, or empty.
+    """
+    try:
+        values = parse_table(read_bytes(Path(path)).decode(), tomllib.loads)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a TOML file ({error})") from None
+    if not values:
+        raise ValueError(f"{path}: says nothing: must be {description}")
+    return values
 
 
 def parse_table(text: str | bytes, parse: Callable[[Any], Any] = json.loads) -> dict[str, Any]:

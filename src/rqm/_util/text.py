@@ -6,24 +6,23 @@ from typing import Any
 import numpy as np
 
 
-def many(count: float, singular: str, plural: str | None = None) -> str:
+def many(count: float, singular: str) -> str:
     """A number with its noun.
 
     Args:
         count: The number. Floats are shown with four digits.
-        singular: The noun for exactly one.
-        plural: The noun for any other number; None: the singular with an s.
+        singular: The noun for exactly one; any other number adds an s.
 
     Returns:
         The text, with commas between thousands.
 
-    >>> many(1, "bit"), many(1000, "client"), many(0, "round"), many(2, "party", "parties")
-    ('1 bit', '1,000 clients', '0 rounds', '2 parties')
+    >>> many(1, "bit"), many(1000, "client"), many(0, "round")
+    ('1 bit', '1,000 clients', '0 rounds')
     >>> many(0.25, "bit"), many(1.0, "bit")
     ('0.25 bits', '1 bit')
     """
     number = f"{count:,.4g}" if isinstance(count, float) else f"{count:,}"
-    return f"{number} {singular if count == 1 else plural or singular + 's'}"
+    return f"{number} {singular}{'' if count == 1 else 's'}"
 
 
 def picture_to_text(picture: Any) -> str:

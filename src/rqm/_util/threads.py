@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 @cache
-def usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+def usable_cores() -> int:
     """The number of processors that this process may use.
 
     Containers limit it below the number of processors by the quota of their control group.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        quota, period = quota_file.read_text().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
     except (OSError, ValueError):
         return cores

@@ -62,7 +62,8 @@ def _load(name: str) -> Any:
     module, attribute = COMMANDS[name].split(".")
     app = getattr(import_module(f"rqm.cli.{module}"), attribute)
     if not isinstance(app, typer.Typer):
-        function, app = app, typer.Typer(rich_markup_mode="markdown", add_completion=False)
+        function = app
+        app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
         app.command(name, cls=Command)(function)
     command: Any = typer.main.get_command(app)
     command.name = name

@@ -15,8 +15,6 @@ from rqm.cli.progress import progress
 if TYPE_CHECKING:
     from rqm.accounting.guarantee import Guarantee
 
-ALL_RUNS = "all runs together"
-
 
 class Account(NamedTuple):
     """What one run guarantees.
@@ -43,7 +41,8 @@ class Account(NamedTuple):
             return "nothing has been charged yet: ε = 0" if self.charges else "no noise, no privacy"
         if not self.charges:
             return str(self.guarantee)
-        charges, rounds = many(self.charges["charges"], "charge"), many(self.charges["rounds_charged"], "round")
+        charges = many(self.charges["charges"], "charge")
+        rounds = many(self.charges["rounds_charged"], "round")
         return f"{self.guarantee}\n\n{charges} for {rounds}; the ledger ends with {self.charges['head_hash']}."
 
 
@@ -114,24 +113,24 @@ def _combine(accounts: list[Account], delta: float | None) -> Result:
     """What each of several runs guarantees, and all of them together."""
     from rqm.accounting.guarantee import compose_guarantees
 
-    guarantees, notes = [], []
+    guarantees = []
+    notes = []
     for account in accounts:
         if account.guarantee is None and not account.charges:
             raise ValueError(f"{account.name}: adds no noise: several runs together guarantee nothing")
         guarantees += [] if account.guarantee is None else [account.guarantee]
         notes.append(f"{account.name}: {account.to_dict().get('headline', account.text())}")
     combined = compose_guarantees(guarantees, delta)
-    facts = {"name": ALL_RUNS, **combined.to_dict(), "runs": [account.to_dict() for account in accounts]}
-    return Result(facts, notes=[*notes, f"{ALL_RUNS}: {combined}"])
+    facts = {"name": "all runs together", **combined.to_dict(), "runs": [account.to_dict() for account in accounts]}
+    return Result(facts, notes=[*notes, f"{facts['name']}: {combined}"])
 
 
 def _account_plans(experiment: str, settings: list[str], question: dict[str, Any], save: Path | None) -> list[Account]:
     """Account for every variant of an experiment, and save the certificates."""
-    from rqm._util.files import write_json
-    from rqm.config.account import per_parameter, planned_mean
+    from rqm.config.account import guarantee_of, planned_mean
     from rqm.config.experiments import find
     from rqm.config.sweep import Sweep
-    from rqm.ledger.budget_guard import CERTIFICATE, certificate
+    from rqm.ledger.budget_guard import certificate, save_certificates
 
     accounts = []
     certificates = []
@@ -141,14 +140,14 @@ def _account_plans(experiment: str, settings: list[str], question: dict[str, Any
             continue
         with progress(f"accounting for {name}"):
             mean = planned_mean(plan, **question)
-            accounts.append(Account(name, per_parameter(mean.guarantee(workload=plan.workload), mean, plan), {}))
+            accounts.append(Account(name, guarantee_of(mean, plan), {}))
             if save is None:
                 continue
             if mean.threat_model.adversary != "server" or mean.threat_model.neighboring == "zero-out":
                 raise ValueError(f"save = {save}: must come without --adversary and --neighboring")
             certificates.append(certificate(mean, name))
     if save is not None:
-        write_json(save, {"certificates_format": CERTIFICATE, "certificates": certificates})
+        save_certificates(save, certificates)
     return accounts
 
 

@@ -123,7 +123,8 @@ def _plot(advice: "Advice", plot: Path) -> None:
 
 def _result(advice: "Advice", plot: Path | None) -> Result:
     """The winner, all candidates, and the parameters of the winner."""
-    best, request = advice.best, advice.request
+    best = advice.best
+    request = advice.request
     is_correlated = advice.criterion == "iterate_noise"
     heads = ["", "ε", "error, clip²", "noise of models" if is_correlated else "over the best", "bits", "under secagg"]
     rows = []

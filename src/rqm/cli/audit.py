@@ -260,7 +260,8 @@ def membership(
         audits = suite.infer_membership(plans, clients, models=models, users=users, rate=rate, watch=bar.end)
     rows = []
     for name, audit in audits.items():
-        members, area = _interval(audit, "found", ".1%"), _interval(audit, "area", ".3f")
+        members = _interval(audit, "found", ".1%")
+        area = _interval(audit, "area", ".3f")
         rows.append((name, members, area, f"{audit['accuracy']:.1%}"))
     name, worst = max(audits.items(), key=lambda item: item[1]["found"])
     sentence = (
@@ -269,6 +270,13 @@ def membership(
     )
     heads = ("variant", "members found", "area under the curve", "accuracy")
     return Result(audits, sentence, rows, heads, _save(file, audits))
+
+
+def mutant_names() -> list[str]:
+    """The names of deliberately broken mechanisms and protocols."""
+    from rqm.audit.mutants import MUTANTS
+
+    return [mutant.name for mutant in MUTANTS]
 
 
 @app.command(cls=Command)
@@ -286,13 +294,15 @@ def mutants(
         name: Only this mutant; may be given several times.
         out: Folder for the JSON file and the picture.
     """
-    from rqm.audit.mutants import MUTANTS, audit_mutants
+    from rqm.audit.mutants import audit_mutants
 
     file = _prepare(out, "mutants")
-    names = [mutant.name for mutant in MUTANTS]
+    names = mutant_names()
     for mutant in name or []:
         one_of("name", mutant, names)
-    verdicts, rows, survived = [], [], []
+    verdicts = []
+    rows = []
+    survived = []
     with progress("mutants", len(name or names)) as bar:
         for verdict in audit_mutants(name):
             bar.end(verdict.name)

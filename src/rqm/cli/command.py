@@ -28,6 +28,8 @@ class Command(TyperCommand):
         for param in self.params:
             if param.name in texts:
                 param.help = " ".join(texts[param.name].split())
+            if param.default is False:
+                param.secondary_opts = []  # typer's --no-sweep besides --sweep
         json_help = "Print one JSON object and nothing else."
         self.params.append(TyperOption(param_decls=["as_json", "--json"], is_flag=True, default=False, help=json_help))
 

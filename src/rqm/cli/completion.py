@@ -1,23 +1,38 @@
 """Names that a shell completes. Nothing is imported before they are needed."""
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 
 
-def completion(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Turn a function that lists names into one that lists those with a given beginning."""
+def completion(module: str, attribute: str) -> Callable[[str], list[str]]:
+    """A function that lists the names with a given beginning.
+
+    Args:
+        module: A module of this package, imported when a name is completed.
+        attribute: A function of the module without arguments, or a dictionary, that lists all names.
+
+    Returns:
+        The function.
+    """
 
     def complete(incomplete: str) -> list[str]:
-        return [name for name in names() if name.startswith(incomplete)]
+        source = getattr(import_module(f"rqm.{module}"), attribute)
+        names: Iterable[str] = source() if callable(source) else source
+        return [name for name in names if name.startswith(incomplete)]
 
     return complete
 
 
+mechanisms = completion("cli.options", "integer_mechanisms")
+figures = completion("report.paper_figures", "PAPER_FIGURES")
+benchmarks = completion("cli.bench", "list_benchmarks")
+mutants = completion("cli.audit", "mutant_names")
+
+
 def experiments(incomplete: str) -> list[str]:
     """Shipped experiments, plans, ledgers and folders."""
-    from rqm.config.experiments import names
-
-    return completion(names)(incomplete) + files(incomplete)
+    return completion("config.experiments", "names")(incomplete) + files(incomplete)
 
 
 def files(incomplete: str) -> list[str]:
@@ -25,35 +40,3 @@ def files(incomplete: str) -> list[str]:
     folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
     names = [f"{path}/" if path.is_dir() else str(path) for path in sorted(folder.glob("[!.]*"))]
     return [name for name in names if name.startswith(incomplete) and name.endswith(("/", ".toml", ".jsonl"))]
-
-
-@completion
-def mechanisms() -> Iterable[str]:
-    """Mechanisms that send integers."""
-    from rqm.registry import kinds
-
-    return [name for name, mechanism in kinds().items() if mechanism.has_integer_messages]
-
-
-@completion
-def figures() -> Iterable[str]:
-    """The paper's figures."""
-    from rqm.report.paper_figures import PAPER_FIGURES
-
-    return PAPER_FIGURES
-
-
-@completion
-def benchmarks() -> Iterable[str]:
-    """Benchmarks, in a clone."""
-    from rqm.cli.bench import list_benchmarks
-
-    return list_benchmarks()
-
-
-@completion
-def mutants() -> Iterable[str]:
-    """Deliberately broken mechanisms and protocols."""
-    from rqm.audit.mutants import MUTANTS
-
-    return [mutant.name for mutant in MUTANTS]

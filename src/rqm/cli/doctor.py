@@ -24,8 +24,6 @@ State = Literal["good", "missing", "broken"]
 Outcome = tuple[State, str]
 """The state of a part, and facts about it."""
 
-DEPENDENCIES = ("numpy", "scipy", "numba", "cryptography", "dp-accounting")
-
 
 @dataclass(frozen=True)
 class Check:
@@ -54,7 +52,8 @@ def examine() -> list[Check]:
         try:
             state, facts = examination()
         except Exception as error:  # reported, whatever is wrong with this machine
-            state, facts = "broken", f"{type(error).__name__}: {error}"
+            state = "broken"
+            facts = f"{type(error).__name__}: {error}"
         checks.append(Check(name, state, facts))
     return checks
 
@@ -65,7 +64,8 @@ def _package() -> Outcome:
 
 
 def _dependencies() -> Outcome:
-    return "good", ", ".join(f"{name} {importlib.metadata.version(name)}" for name in DEPENDENCIES)
+    names = ("numpy", "scipy", "numba", "cryptography", "dp-accounting")
+    return "good", ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
 
 def _extra(extra: str) -> Outcome:

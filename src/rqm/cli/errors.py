@@ -48,11 +48,14 @@ def describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, ClickException):
         return _usage_message(error, context), error.exit_code
     if isinstance(error, ArithmeticError | RecursionError | MemoryError):
-        message, code = f"a value is beyond what can be computed with ({type(error).__name__}: {error})", 2
+        message = f"a value is beyond what can be computed with ({type(error).__name__}: {error})"
+        code = 2
     elif isinstance(error, ValueError | TypeError):
-        message, code = str(error), 2
+        message = str(error)
+        code = 2
     else:
-        message, code = _system_message(error), 1
+        message = _system_message(error)
+        code = 1
     return message if context is None else as_typed(message, context), code
 
 
@@ -108,7 +111,9 @@ def as_typed(message: str, context: Any) -> str:
     parts = re.fullmatch(r"([A-Za-z_][\w.]*) = (.*?): (must .*|[^:]*)", message, flags=re.DOTALL)
     if parts is None:
         return message
-    name, value, problem = parts[1], parts[2].strip("'"), parts[3]
+    name = parts[1]
+    value = parts[2].strip("'")
+    problem = parts[3]
     options = {param.name for param in context.command.params if param.param_type_name == "option"}
     was_typed = name in options and context.get_parameter_source(name).name == "COMMANDLINE"
     prefixes = (f"{name}=", f"mechanism.{name}=")

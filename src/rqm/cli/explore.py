@@ -1,6 +1,5 @@
 """`rqm explore`: the interactive page."""
 
-import os
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -28,10 +27,10 @@ def command(
         out: The file to write; default in the user's cache.
         is_opened: Show the page in the default browser.
     """
+    from rqm._util.files import cache_folder
     from rqm.report.explorer import build_explorer
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = (out or cache / "rqm" / "explorer.html").resolve()
+    path = (out or cache_folder() / "explorer.html").resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(build_explorer(), encoding="utf-8")
     if is_opened and not webbrowser.open(path.as_uri()):

@@ -18,7 +18,6 @@ REPLACEMENTS = {
     **{"–": "-", "…": "...", "′": "'", "’": "'", "₂": "2", "━": "=", "─": "-", "é": "e"},
 }
 """What is printed for signs that a terminal cannot show; Greek letters are printed by their names."""
-SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
 STYLES = {"good": "green", "missing": "yellow"} | dict.fromkeys(("broken", "CONTRADICTED", "SURVIVED"), "bold red")
 """The styles of table cells that are verdicts."""
 
@@ -121,11 +120,12 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = ""
+    superscripts = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
     for index in range(error.start, error.end):
         sign = error.object[index]
-        if sign in SUPERSCRIPTS:
-            is_first = index == 0 or error.object[index - 1] not in SUPERSCRIPTS
-            text += "^" * is_first + "0123456789-"[SUPERSCRIPTS.index(sign)]
+        if sign in superscripts:
+            is_first = index == 0 or error.object[index - 1] not in superscripts
+            text += "^" * is_first + "0123456789-"[superscripts.index(sign)]
         elif unicode_name(sign, "").startswith("GREEK"):
             text += unicode_name(sign).split()[-1].lower()
         else:

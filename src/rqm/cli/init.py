@@ -1,18 +1,15 @@
 """`rqm init`: files to start from."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from rqm.cli.formatting import Result
 
 
 def command(
     folder: Path,
-    flower: Annotated[bool, typer.Option("--flower")] = False,
-    policy: Annotated[bool, typer.Option("--policy")] = False,
-    trust_server: Annotated[bool, typer.Option("--trust-server")] = False,
+    flower: bool = False,
+    policy: bool = False,
+    trust_server: bool = False,
 ) -> Result:
     """Write files to start from: a Flower app, or the policy of a node with a comment on each of its limits.
 
@@ -47,7 +44,7 @@ def command(
 
 def _write_policy(folder: Path, *, is_trusting: bool) -> Path:
     """Write the policy of a node."""
-    from rqm.config.node_policy import POLICY, TEMPLATE, TRUSTING
+    from rqm.ledger.node_policy import POLICY, TEMPLATE, TRUSTING
 
     return _write_new(folder / POLICY, (TRUSTING if is_trusting else TEMPLATE).encode())
 

@@ -28,7 +28,7 @@ def new(folder: Annotated[Path | None, typer.Argument()] = None) -> Result:
         folder: The folder of the node's policy; default $RQM_STATE.
     """
     from rqm._util.files import state_folder
-    from rqm.config.node_policy import IDENTITY
+    from rqm.ledger.node_policy import IDENTITY
     from rqm.secagg import Identity
 
     path = (folder or state_folder()) / IDENTITY
@@ -80,8 +80,10 @@ def rotate(file: Path, old: str, new: str) -> Result:
 
 def _read(file: Path) -> list[str]:
     """The lines of a roster."""
+    from rqm._util.files import read_bytes
+
     try:
-        return file.read_text(encoding="utf-8").splitlines()
+        return read_bytes(file).decode().splitlines()
     except UnicodeDecodeError:
         raise ValueError(f"{file}: is no text: must be a roster, a public key on each line") from None
 

@@ -19,6 +19,11 @@ SetOption = Annotated[
 Function = Callable[..., Result]
 
 
+def integer_mechanisms() -> dict[str, Any]:
+    """The mechanisms that send integers, by name."""
+    return {name: mechanism for name, mechanism in kinds().items() if mechanism.has_integer_messages}
+
+
 def with_mechanism(*rappor_options: str) -> Callable[[Function], Function]:
     """Give a command an option `--mechanism` and the options of all mechanisms that send integers.
 
@@ -35,11 +40,7 @@ def with_mechanism(*rappor_options: str) -> Callable[[Function], Function]:
 
     def decorate(command: Function) -> Function:
         signature = inspect.signature(command, eval_str=True)
-        mechanisms: dict[str, Any] = {
-            name: mechanism for name, mechanism in kinds().items() if mechanism.has_integer_messages
-        }
-        if rappor_options:
-            mechanisms[Rappor.kind] = Rappor
+        mechanisms = integer_mechanisms() | ({Rappor.kind: Rappor} if rappor_options else {})
         options: dict[str, dict[str, Option]] = {}  # by the name of the option, then of the mechanism
         for kind, mechanism in mechanisms.items():
             for name, option in mechanism.options().items():
@@ -69,7 +70,8 @@ def with_mechanism(*rappor_options: str) -> Callable[[Function], Function]:
         signature_params = added + [param for name, param in signature.parameters.items() if name != "mech"]
         run.__signature__ = signature.replace(parameters=signature_params)  # type: ignore[attr-defined]
         run.__annotations__ = {param.name: param.annotation for param in signature_params}
-        run.__doc__, run.__name__ = command.__doc__, command.__name__
+        run.__doc__ = command.__doc__
+        run.__name__ = command.__name__
         return run
 
     return decorate

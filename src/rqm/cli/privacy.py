@@ -86,7 +86,8 @@ def _rappor(rappor: Rappor, reports: int) -> Result:
 
 def _facts(mech: Mechanism, bound: "RenyiBound", others: str) -> dict[str, Any]:
     """All of the result, for JSON."""
-    is_message, channel = mech.vector_mechanism is not None, mech.discrete
+    is_message = mech.vector_mechanism is not None
+    channel = mech.discrete
     facts: dict[str, Any] = {
         "mechanism": mech.to_dict(),
         "alpha": bound.alpha,
@@ -114,7 +115,8 @@ def _facts(mech: Mechanism, bound: "RenyiBound", others: str) -> dict[str, Any]:
 
 def _sentence(facts: dict[str, Any]) -> str:
     """What the bound means."""
-    divergence, unit = f"D_{facts['alpha']:g}", facts["per"].replace(" and ", " in one ")
+    divergence = f"D_{facts['alpha']:g}"
+    unit = facts["per"].replace(" and ", " in one ")
     if not facts["certified"]:
         return f"For these inputs {divergence} is {facts['lower']:.6g}; others may leak more: no guarantee."
     if facts["upper"] == inf:
@@ -128,10 +130,12 @@ def _sentence(facts: dict[str, Any]) -> str:
 
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The table of the result."""
-    parameters, worst = dict(facts["mechanism"]), facts["worst"]
+    parameters = dict(facts["mechanism"])
+    worst = facts["worst"]
     kind = parameters.pop("mechanism")
     if facts["certified"]:
-        attained, certified = "attained by some inputs", f"{facts['upper']:.6g}   certified for all inputs of everyone"
+        attained = "attained by some inputs"
+        certified = f"{facts['upper']:.6g}   certified for all inputs of everyone"
     else:
         attained = f"these inputs ({facts['others']} others), ±clip"
         certified = "not a guarantee: other inputs may leak more (use --others worst)"

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +39,7 @@ def command(
     settings: SetOption = None,
     out: Path | None = None,
     resume: Path | None = None,
-    sweep: Annotated[bool, typer.Option("--sweep")] = False,
+    sweep: bool = False,
     minutes: float | None = None,
     secagg: str | None = None,
     budget_epsilon: float | None = None,
@@ -46,7 +47,7 @@ def command(
     expect_head: str | None = None,
     key: Path | None = None,
     witness: str | None = None,
-    print_config: Annotated[bool, typer.Option("--print-config")] = False,
+    print_config: bool = False,
 ) -> Result | None:
     """Train a model by distributed DP-SGD (Algorithm 1 of the paper), simulated on this machine.
 
@@ -129,7 +130,7 @@ def _run(plan: "Plan", folder: Path, data: Path | None, **options: Any) -> Resul
     clients = load(plan.data, data)
     check_data(plan, clients)
     facts: dict[str, str] = {}
-    with processes(lambda name: load(name, data)) as make:
+    with processes(partial(load, folder=data)) as make:
         if make is None:  # another process of torchrun leads and prints the result
             return None
         try:
@@ -212,7 +213,8 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
     for name, plan, _ in plans.runs(out):
         first_rounds[name, plan.seed] = total
         total += plan.participation.rounds
-    with processes(lambda name: load(name, data)) as make:
+    load_data = partial(load, folder=data)
+    with processes(load_data) as make:
         if make is None:  # another process of torchrun leads and prints the result
             return None
         with progress(experiment, total) as bar:
@@ -222,7 +224,7 @@ def _sweep(experiment: str, settings: list[str], data: Path | None, out: Path, m
                 bar.update(f"{name}, seed {plan.seed}", completed, facts=_facts(outcome, plan).values())
 
             try:
-                is_done = sweeps.carry_out_sweep(plans, lambda name: load(name, data), out, watch, minutes, make=make)
+                is_done = sweeps.carry_out_sweep(plans, load_data, out, watch, minutes, make=make)
             except KeyboardInterrupt:
                 is_done = False
     if not is_done:

@@ -11,13 +11,6 @@ from rqm.cli.formatting import Result
 if TYPE_CHECKING:
     from rqm.verify import Report
 
-ANSWERS = {
-    "verified": (0, "Verified: chain, signatures and ε are consistent."),
-    "wrong": (1, "Wrong: do not rely on this ledger."),
-    "cannot verify": (3, "Cannot verify: this verifier has no answer for a part of it."),
-}
-"""The exit code and the answer for each status of a report."""
-
 
 def command(
     ledger: Path,
@@ -77,7 +70,11 @@ def command(
         honest_fraction=honest_fraction,
         rounds=rounds,
     )
-    exit_code, answer = ANSWERS[report.status]
+    exit_code, answer = {
+        "verified": (0, "Verified: chain, signatures and ε are consistent."),
+        "wrong": (1, "Wrong: do not rely on this ledger."),
+        "cannot verify": (3, "Cannot verify: this verifier has no answer for a part of it."),
+    }[report.status]
     return Result(report.to_dict(), notes=[str(report.path), answer, *_notes(report)], exit_code=exit_code)
 
 
@@ -87,7 +84,8 @@ def _notes(report: "Report") -> list[str]:
     notes += [f"cannot verify: {text}" for text in report.unsure]
     notes += [f"note: {text}" for text in report.notes]
     if report.head_hash is not None:
-        charges, rounds = many(report.charges, "charge"), many(report.rounds, "round")
+        charges = many(report.charges, "charge")
+        rounds = many(report.rounds, "round")
         notes.append(f"{charges} for {rounds}; head {report.head_hash}")
     if report.headline is not None:
         notes += ["", f"{report.headline} (this verifier's own bound)"]

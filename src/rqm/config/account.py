@@ -4,9 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rqm.accounting.participation import default_delta
+from rqm.accounting.participation import Charges, default_delta
 from rqm.bounds import Adversary, Neighboring
-from rqm.config.model_sizes import parameters
 from rqm.config.plan import PLAN, Plan, check_sampler
 from rqm.config.run_files import recorded_head
 from rqm.core.base import BaseMean
@@ -53,7 +52,7 @@ def account(
     mean = planned_mean(plan, dim, **changes)
     if not mean.is_private:
         raise TypeError(f"{type(plan.mechanism).__name__} adds no noise: there is no privacy to account for")
-    return per_parameter(mean.guarantee(workload=plan.workload), mean, plan, dim)
+    return guarantee_of(mean, plan, dim)
 
 
 def compose(*runs: "Guarantee | Plan | Path | str", delta: float | None = None) -> "Guarantee":
@@ -87,20 +86,24 @@ def compose(*runs: "Guarantee | Plan | Path | str", delta: float | None = None) 
     return compose_guarantees(guarantees, delta)
 
 
-def per_parameter(guarantee: "Guarantee", mean: BaseMean, plan: Plan | None, dim: int | None = None) -> "Guarantee":
-    """A guarantee whose bits are stated for each parameter of the model.
+def guarantee_of(
+    mean: BaseMean, plan: Plan | None, dim: int | None = None, charges: Charges | None = None
+) -> "Guarantee":
+    """What the rounds of a plan guarantee, with the bits for each parameter of the model.
 
     Args:
-        guarantee: The guarantee.
         mean: What clients send, which may be more values than there are parameters.
         plan: The plan, if it is known.
         dim: The number of parameters where the plan does not know it.
+        charges: How often each round was charged; None: as planned.
 
     Returns:
         The guarantee.
     """
-    size = None if plan is None else dim or plan.dim or parameters(plan.model, plan.data)
-    return guarantee if size in (None, mean.dim) else replace(guarantee, parameters=size or mean.dim)
+    if plan is None:
+        return mean.guarantee(charges=charges)
+    guarantee = mean.guarantee(charges=charges, workload=plan.workload)
+    return replace(guarantee, parameters=dim or plan.size or mean.dim)
 
 
 def planned_mean(plan: Plan, dim: int | None = None, **changes: Any) -> BaseMean:
@@ -109,33 +112,28 @@ def planned_mean(plan: Plan, dim: int | None = None, **changes: Any) -> BaseMean
     if dim is not None:
         plan.check_size(dim)
     population = changes.get("population")
-    _check_population(plan.participation.population, population)
     if plan.delta is None and changes.get("delta") is None and population is not None:
         changes["delta"] = default_delta(population)
-    mean = plan.private_mean(dim).with_values(**changes)
+    return _with_question(plan.private_mean(dim), plan, plan.participation.population, changes)
+
+
+def _with_question(mean: BaseMean, plan: Plan | None, users: int | None, changes: dict[str, Any]) -> BaseMean:
+    """A private mean with another question asked of it, if a bound is known for its answer."""
+    population = changes.get("population")
+    if users is not None and population not in (None, users):
+        raise ValueError(f"population = {population}: must be {users}, the users that a round's clients are drawn from")
+    mean = mean.with_values(**changes)
+    if plan is None:
+        return mean
     check_sampler(mean.participation, mean.threat_model)
-    _check_memory(plan, mean)
-    return mean
-
-
-def _check_population(planned: int | None, requested: int | None) -> None:
-    if planned is not None and requested not in (None, planned):
-        raise ValueError(
-            f"population = {requested}: must be {planned}, the users that a round's clients are drawn from"
-        )
-
-
-def _check_memory(plan: Plan | None, mean: BaseMean) -> None:
-    """Refuse amplification by sampling where clients remember something.
-
-    What they send then depends on when they took part before, which is to be a secret: later
-    rounds reveal the sample of earlier ones, and the bounds of single rounds do not compose.
-    """
-    if mean.threat_model.adversary == "outsider" and plan is not None and plan.client.work == "fedcomgate":
+    # What clients who remember send depends on when they took part before, which sampling is to hide: later rounds
+    # reveal the sample of earlier ones, and the bounds of single rounds do not compose.
+    if mean.threat_model.adversary == "outsider" and plan.client.work == "fedcomgate":
         raise ValueError(
             "adversary = 'outsider': must not be asked of client.work = 'fedcomgate', whose clients remember when they "
             "took part: what they send later depends on it, and sampling hides no one"
         )
+    return mean
 
 
 def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict[str, Any]]:
@@ -167,26 +165,23 @@ def account_ledger(path: Path, **changes: Any) -> tuple["Guarantee | None", dict
         raise LedgerError(f"{file}: lacks charges that came before the checkpoint beside it; it is an older copy")
     if ledger.subject.get("seeded"):
         raise ValueError(f"{file}: was charged for answers from seeded words, which anyone can repeat: not private")
-    mean, plan = charged_mean(ledger.subject), _plan(ledger.subject)
-    users, who = ledger.subject.get("users"), mean.participation
+    mean = charged_mean(ledger.subject)
+    plan = _plan(ledger.subject)
+    users = ledger.subject.get("users")
+    who = mean.participation
     is_ordered = mean.threat_model.unit == "user" and who.min_separation > 1
     if is_ordered and isinstance(users, int) and who.min_separation > users // who.clients:
         raise ValueError(
             f"{file}: assumes {who.min_separation} rounds between two participations, but {who.clients} of {users} "
             "users a round return sooner"
         )
-    _check_population(who.population or users, changes.get("population"))
     if changes.get("adversary") == "outsider" and plan is None and ledger.subject.get("plan") is not None:
         raise LedgerError(f"{file}: its plan cannot be read, which must say that clients remember nothing")
-    mean = mean.with_values(**changes)
-    _check_memory(plan, mean)
-    if plan is not None:
-        check_sampler(mean.participation, mean.threat_model)
+    mean = _with_question(mean, plan, who.population or users, changes)
     charged = {"head_hash": ledger.head, "charges": sum(ledger.charges.values()), "rounds_charged": len(ledger.charges)}
     if not ledger.charges:
         return None, charged
-    guarantee = mean.guarantee(charges=ledger.charges, workload=None if plan is None else plan.workload)
-    return per_parameter(guarantee, mean, plan), charged
+    return guarantee_of(mean, plan, charges=ledger.charges), charged
 
 
 def _plan(about: dict[str, Any]) -> Plan | None:

@@ -1,9 +1,9 @@
 """Rényi divergences of one coordinate in one round, for plans without an L2 clip, which have no other guarantee."""
 
+from collections.abc import Sequence
+
 from rqm.config.plan import Plan
 from rqm.core.base import MAX_CLIENTS_WITH_INTERIOR_LEVELS
-
-DIVERGENCE_ORDERS = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
 
 
 def has_coordinate_divergences(plan: Plan) -> bool:
@@ -12,7 +12,7 @@ def has_coordinate_divergences(plan: Plan) -> bool:
     return plan.mechanism.has_integer_messages and plan.transforms.l2_clip is None and is_small
 
 
-def leak(plan: Plan, orders: list[float] = DIVERGENCE_ORDERS) -> dict[str, list[float]] | None:
+def leak(plan: Plan, orders: Sequence[float] = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)) -> dict[str, list[float]] | None:
     """Rényi divergences of one coordinate in one round, as it is deployed.
 
     Args:
@@ -27,14 +27,15 @@ def leak(plan: Plan, orders: list[float] = DIVERGENCE_ORDERS) -> dict[str, list[
         return None
     from rqm.certify.renyi import renyi  # noqa: PLC0415 (takes the compiler)
 
-    mechanism, clients = plan.mechanism.discrete, plan.participation.clients
+    mechanism = plan.mechanism.discrete
+    clients = plan.participation.clients
     try:
         worst = renyi(mechanism, orders, clients, distribution="sampled")
         paper = renyi(mechanism, orders, clients, "balanced")
     except ValueError:  # probabilities too small to be summed
         return None
     return {
-        "orders": orders,
+        "orders": list(orders),
         "attained": [bound.lower for bound in worst],
         "certified": [bound.upper for bound in worst],
         "paper": [bound.lower for bound in paper],

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 OWN = "own"
 """The name of a model that does not come with the package."""
-SIDE = 28
-"""Pixels of an image's side."""
+IMAGE_SIDE = 28
+"""Pixels of a picture's side."""
 CLASSES = {
     "glyphs": 62,
     "femnist": 62,
@@ -25,7 +25,7 @@ def _dense(inputs: int, outputs: int) -> int:
 PARAMETERS: dict[str, Callable[[int], int]] = {
     "paper-cnn": lambda classes: _dense(9, 32) + _dense(9 * 32, 64) + _dense(64 * 11 * 11, 128) + _dense(128, classes),
     "small-cnn": lambda classes: _dense(25, 16) + _dense(9 * 16, 32) + _dense(32 * 7 * 7, classes),
-    "linear": lambda classes: _dense(SIDE * SIDE, classes),
+    "linear": lambda classes: _dense(IMAGE_SIDE * IMAGE_SIDE, classes),
 }
 
 

@@ -4,12 +4,24 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
-from math import inf, sqrt
+from functools import lru_cache, partial
+from math import sqrt
 from pathlib import Path
-from typing import Any, Literal, Self, final, get_args
+from typing import Annotated, Any, Literal, Self, final
 
-from rqm._util.checks import known_keys, nearest, one_of, real, shown, whole
-from rqm._util.files import MAX_TABLE_DEPTH, parse_table, read_json
+from rqm._util.checks import (
+    ClosedFraction,
+    Count,
+    Fraction,
+    FractionOrZero,
+    Positive,
+    check_fields,
+    known_keys,
+    nearest,
+    shown,
+    whole,
+)
+from rqm._util.files import MAX_TABLE_DEPTH, parse_table, read_json, read_toml
 from rqm.accounting.participation import Participation, ThreatModel
 from rqm.config.model_sizes import PARAMETERS, parameters
 from rqm.config.protected_unit import Records, Users
@@ -49,21 +61,15 @@ class ClientWork:
     """
 
     work: Work = "gradient"
-    epochs: int = 1
-    batch: int = 20
-    rate: float = 0.03
-    steps: int | None = None
-    convexity: float = 0.1
+    epochs: Count = 1
+    batch: Count = 20
+    rate: Positive = 0.03
+    steps: Count | None = None
+    convexity: Positive = 0.1
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        one_of("client.work", self.work, get_args(Work))
-        if self.steps is not None:
-            whole("client.steps", self.steps, 1)
-        real("client.convexity", self.convexity, "a positive finite number", 0, float("inf"))
-        whole("client.epochs", self.epochs, 1)
-        whole("client.batch", self.batch, 1)
-        real("client.rate", self.rate, "a positive finite number", 0, float("inf"))
+        check_fields(self, "client.")
 
 
 @final
@@ -77,18 +83,13 @@ class Transforms:
         coordinates: How many of the rotated coordinates are sent, a new choice in every round; None: all.
     """
 
-    l2_clip: float | None = None
+    l2_clip: Positive | None = None
     rotate: bool = False
-    coordinates: int | None = None
+    coordinates: Count | None = None
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        if self.l2_clip is not None:
-            real("transforms.l2_clip", self.l2_clip, "a positive finite number", 0, float("inf"))
-        if not isinstance(self.rotate, bool):
-            raise TypeError(f"transforms.rotate = {shown(self.rotate)}: must be true or false")
-        if self.coordinates is not None:
-            whole("transforms.coordinates", self.coordinates, 1)
+        check_fields(self, "transforms.")
 
 
 @final
@@ -104,16 +105,13 @@ class ServerStep:
     """
 
     optimizer: Optimizer = "momentum"
-    rate: float = 1.0
-    momentum: float = 0.9
+    rate: Positive = 1.0
+    momentum: FractionOrZero = 0.9
     schedule: Schedule = "constant"
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        one_of("server.optimizer", self.optimizer, get_args(Optimizer))
-        one_of("server.schedule", self.schedule, get_args(Schedule))
-        real("server.rate", self.rate, "a positive finite number", 0, float("inf"))
-        real("server.momentum", self.momentum, "at least 0 and below 1", 0, 1, closed="[")
+        check_fields(self, "server.")
 
     def rate_at(self, round_index: int, rounds: int) -> float:
         """The learning rate of a round.
@@ -140,25 +138,23 @@ class Adapt:
         share: s: the bit takes this part of the L2 clip, and the vector √(1 − s²). Both are sent as one vector.
     """
 
-    quantile: float = 0.5
-    rate: float = 0.2
-    start: float = 0.1
-    share: float = 0.1
+    quantile: ClosedFraction = 0.5
+    rate: Positive = 0.2
+    start: Positive = 0.1
+    share: Fraction = 0.1
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        real("adapt.quantile", self.quantile, "from 0 to 1", 0, 1, closed="[]")
-        real("adapt.share", self.share, "between 0 and 1", 0, 1)
-        for name in ("rate", "start"):
-            real(f"adapt.{name}", getattr(self, name), "a positive finite number", 0, float("inf"))
+        check_fields(self, "adapt.")
 
 
-REQUIRED_TABLES: dict[str, type[Transforms | ClientWork | ServerStep]] = {
+PLAN_TABLES: dict[str, type[Transforms | ClientWork | ServerStep | Records | Adapt]] = {
     "transforms": Transforms,
     "client": ClientWork,
     "server": ServerStep,
+    "records": Records,
+    "adapt": Adapt,
 }
-OPTIONAL_TABLES: dict[str, type[Records | Adapt]] = {"records": Records, "adapt": Adapt}
 """The tables inside a plan, apart from the mechanism's."""
 
 
@@ -179,7 +175,7 @@ class Plan:
         participation: Who takes part and when.
         threat_model: What is assumed about the adversary.
         examples: Examples of each user where users are resampled from the data to an assumed population.
-        lost: The probability that a client drops out of a round, whatever its data.
+        client_dropout: The probability that a client drops out of a round, whatever its data.
         delta: δ; None: 10⁻⁵, or one over the population if that is less.
         budget_epsilon: The run stops before ε would exceed this; None: no limit.
         secagg: "ideal" (a plain sum modulo a power of two) or "real" (the protocol, all parties in this process).
@@ -200,21 +196,21 @@ class Plan:
 
     data: str = "glyphs"
     model: str = "small-cnn"
-    dropout: float = 0.0
-    dim: int | None = None
+    dropout: ClosedFraction = 0.0
+    dim: Count | None = None
     mechanism: Mechanism = field(default_factory=RQM)
     noise: CorrelatedNoise | None = None
     participation: Participation = field(default_factory=lambda: Participation(40, 100, sampling="uniform"))
     threat_model: ThreatModel = field(default_factory=ThreatModel)
-    examples: int = 10
-    lost: float = 0.0
-    delta: float | None = None
-    budget_epsilon: float | None = None
+    examples: Count = 10
+    client_dropout: FractionOrZero = 0.0
+    delta: Fraction | None = None
+    budget_epsilon: Positive | None = None
     secagg: SecAgg = "ideal"
-    seed: int = 0
+    seed: Annotated[int, partial(whole, low=0)] = 0
     device: str = "auto"
-    evaluate_every: int = 10
-    checkpoint_every: int = 10
+    evaluate_every: Count = 10
+    checkpoint_every: Count = 10
     transforms: Transforms = field(default_factory=Transforms)
     client: ClientWork = field(default_factory=ClientWork)
     server: ServerStep = field(default_factory=ServerStep)
@@ -223,53 +219,29 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Validate every value, and whether they go together."""
-        self._check_types()
+        mechanism_of(self.mechanism)
         if self.noise is not None:
             object.__setattr__(self, "noise", CorrelatedNoise.of(self.noise))
-        for name in ("evaluate_every", "checkpoint_every", "examples"):
-            whole(name, getattr(self, name), 1)
-        whole("seed", self.seed, 0)
-        real("lost", self.lost, "at least 0 and below 1", 0, 1, closed="[")
-        real("dropout", self.dropout, "from 0 to 1", 0, 1, closed="[]")
+        check_fields(self)
         if self.dim is not None:
-            self.check_size(whole("dim", self.dim, 1))
-        if self.delta is not None:
-            real("delta", self.delta, "above 0 and below 1", 0, 1)
-        if self.budget_epsilon is not None:
-            real("budget_epsilon", self.budget_epsilon, "a positive finite number", 0, inf)
-        self.protected.check(self)
-        one_of("secagg", self.secagg, get_args(SecAgg))
+            self.check_size(self.dim)
         if self.secagg == "real" and not self.mechanism.has_integer_messages:
             raise ValueError("secagg = 'real': must come with a mechanism that sends integers")
         if self.secagg == "real" and self.participation.clients < 2:
             raise ValueError(f"clients = {self.participation.clients}: must be at least 2 with secagg = 'real'")
         self._check_method()
-        if self.noise is not None and self.lost and self.participation.min_survivors is None:
+        if self.noise is not None and self.client_dropout and self.participation.min_survivors is None:
             raise ValueError("min_survivors = None: must be given where clients may be lost and noise is correlated")
         try:
             # Everything about privacy is validated there.
-            mean = self.private_mean(self.dim or parameters(self.model, self.data) or self.transforms.coordinates or 1)
+            mean = self.private_mean(self.size or self.transforms.coordinates or 1)
         except ValueError as error:
             message = re.sub("^(record_clip|sampling_rate)", r"records.\1", str(error)).replace(".record_clip", ".clip")
             raise ValueError(re.sub("^(l2_clip|coordinates) ", r"transforms.\1 ", message)) from None
         if self.budget_epsilon is not None and not mean.is_private:
             raise ValueError("budget_epsilon: must come with a mechanism that adds noise")
         check_sampler(self.participation, self.threat_model)
-        self.protected.check_order(self)
-
-    def _check_types(self) -> None:
-        """Refuse values of the wrong type."""
-        mechanism_of(self.mechanism)
-        types: dict[str, type] = {**REQUIRED_TABLES, "participation": Participation, "threat_model": ThreatModel}
-        for name, expected in types.items():
-            if not isinstance(getattr(self, name), expected):
-                raise TypeError(f"{name} = {shown(getattr(self, name))}: must be {expected.__name__}")
-        for name, table in OPTIONAL_TABLES.items():
-            if not isinstance(getattr(self, name), table | None):
-                raise TypeError(f"{name} = {shown(getattr(self, name))}: must be {table.__name__}")
-        for name in ("data", "model", "device"):
-            if not isinstance(getattr(self, name), str):
-                raise TypeError(f"{name} = {shown(getattr(self, name))}: must be a string")
+        self.protected.check(self)
 
     def _check_method(self) -> None:
         """Refuse optimizers that FedAQ does not cover, and adaptive clipping where the clip must be fixed."""
@@ -286,6 +258,11 @@ class Plan:
     def protected(self) -> Records | Users:
         """The unit of privacy."""
         return self.records or Users()
+
+    @property
+    def size(self) -> int | None:
+        """The number of the model's parameters; None if it is not known."""
+        return self.dim or parameters(self.model, self.data)
 
     def width(self, dim: int) -> int:
         """The number of values that a client sends for a model of `dim` parameters."""
@@ -312,29 +289,30 @@ class Plan:
         Raises:
             ValueError: If the number of parameters is not known.
         """
-        size = self.dim or parameters(self.model, self.data)
-        if dim is None and size is None:
+        size = dim or self.size
+        if size is None:
             unknown = f"data = {self.data}" if self.model in PARAMETERS else f"model = {self.model}"
             raise ValueError(f"{unknown}: its size is not known here; give dim, the number of the model's parameters")
         participation = self.participation
-        if self.lost and participation.min_survivors is None:
+        if self.client_dropout and participation.min_survivors is None:
             participation = replace(participation, min_survivors=1)
         share = 0.0 if self.adapt is None else self.adapt.share
-        arguments: dict[str, Any] = {
-            "dim": self.width(dim or size or 1),
-            "mechanism": self.mechanism,
-            "participation": participation,
-            "threat_model": self.threat_model,
-            "l2_clip": self.transforms.l2_clip,
-            "rotate": self.transforms.rotate,
-            "noise": self.noise,
-            "coordinates": self.transforms.coordinates,
+        return _cached_mean(
+            self.protected.mean_class,
+            dim=self.width(size),
+            mechanism=self.mechanism,
+            participation=participation,
+            threat_model=self.threat_model,
+            l2_clip=self.transforms.l2_clip,
+            rotate=self.transforms.rotate,
+            noise=self.noise,
+            coordinates=self.transforms.coordinates,
             # A zero update still sends its count bit, which lies twice the bit's share away from the other value.
-            "zero_distance": sqrt(1 + 3 * share**2),
-            "delta": self.delta,
-            "seed": self.seed,
-        }
-        return self.protected.private_mean(arguments)
+            zero_distance=sqrt(1 + 3 * share**2),
+            delta=self.delta,
+            seed=self.seed,
+            **self.protected.mean_arguments,
+        )
 
     @property
     def any_mean(self) -> BaseMean:
@@ -349,7 +327,8 @@ class Plan:
 
     def can_continue(self, earlier: "Plan") -> bool:
         """Whether this plan can continue a run of another plan."""
-        values, earlier_values = self.to_dict(), earlier.to_dict()
+        values = self.to_dict()
+        earlier_values = earlier.to_dict()
         return all(values[key] == earlier_values[key] for key in values if key not in IRRELEVANT_TO_MODEL)
 
     def to_dict(self) -> dict[str, Any]:
@@ -384,18 +363,18 @@ class Plan:
         known_keys(values, plan_keys(), inner=_inner_keys())
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(_table(values, "mechanism"))
-        for name, table in {**REQUIRED_TABLES, **OPTIONAL_TABLES}.items():
-            if name in values and (name in REQUIRED_TABLES or values[name] is not None):
+        for name, table in PLAN_TABLES.items():
+            if name in values and (values[name] is not None or name not in ("records", "adapt")):
                 required = [entry.name for entry in fields(table) if entry.default is MISSING]
                 known_keys(_table(values, name), [entry.name for entry in fields(table)], f"{name}.", needed=required)
                 values[name] = table(**values[name])
         if values.get("noise") is not None:
             values["noise"] = CorrelatedNoise.of(values["noise"])
         participation: dict[str, Any] = {"clients": 40, "rounds": 100} | _popped(values, Participation)
+        protected = values.get("records") or Users()
         is_ordered = participation.get("min_separation", 1) != 1 or values.get("noise") is not None
-        sampling, threat_model = (values.get("records") or Users()).defaults(is_ordered)
-        participation.setdefault("sampling", sampling)
-        threat_model |= _popped(values, ThreatModel)
+        participation.setdefault("sampling", "fixed-order" if is_ordered else protected.sampling)
+        threat_model = protected.threat_model | _popped(values, ThreatModel)
         return cls(
             **values,
             participation=Participation(**participation),
@@ -407,17 +386,19 @@ class Plan:
         """The plan of the run in a folder.
 
         Raises:
-            FileNotFoundError: If there is no run. ValueError: If its plan cannot be read.
+            ValueError: If there is no run, or its plan cannot be read.
         """
         path = folder / PLAN
         try:
             values = read_json(path, "a plan")
         except (FileNotFoundError, NotADirectoryError):
-            raise FileNotFoundError(f"resume = {folder}: holds no run ({PLAN} is missing)") from None
+            raise ValueError(f"resume = {folder}: holds no run ({PLAN} is missing)") from None
         try:
-            return cls.from_dict(values)
+            plan = cls.from_dict(values)
+            known_keys(values, plan_keys(), needed=plan_keys())  # a saved plan says everything
+            return plan
         except (ValueError, TypeError) as error:
-            is_old = isinstance(values, dict) and "sampling" not in values
+            is_old = "sampling" not in values
             remedy = "; the run may be of an older version: use the rqm that wrote it" if is_old else ""
             raise ValueError(f"{path}: {error}{remedy}") from None
 
@@ -432,7 +413,13 @@ class Plan:
         Returns:
             The plan.
         """
-        return cls.from_dict(read_toml(path, settings))
+        return cls.from_dict(read_plan_file(path, settings))
+
+
+@lru_cache(maxsize=8)
+def _cached_mean(mean_class: type[BaseMean], **values: Any) -> BaseMean:
+    """A private mean, the same object for the same values: its certified parts are computed once."""
+    return mean_class(**values)
 
 
 def _popped(values: dict[str, Any], table: type) -> dict[str, Any]:
@@ -446,8 +433,8 @@ def plan_keys() -> list[str]:
     return [*names, *(entry.name for table in (Participation, ThreatModel) for entry in fields(table))]
 
 
-def read_toml(path: Path | str, settings: Iterable[str] = ()) -> dict[str, Any]:
-    """The tables of a TOML file.
+def read_plan_file(path: Path | str, settings: Iterable[str] = ()) -> dict[str, Any]:
+    """The tables of a plan's TOML file.
 
     Args:
         path: The file.
@@ -455,16 +442,8 @@ def read_toml(path: Path | str, settings: Iterable[str] = ()) -> dict[str, Any]:
 
     Returns:
         The tables.
-
-    Raises:
-        ValueError: If the file is no TOML, or empty.
     """
-    try:
-        values = parse_table(Path(path).read_bytes().decode(), tomllib.loads)
-    except ValueError as error:
-        raise ValueError(f"{path}: not a TOML file ({error})") from None
-    if not values:
-        raise ValueError(f"{path}: says nothing: must be a plan, such as rounds = 100")
+    values = read_toml(path, "a plan, such as rounds = 100")
     for setting in settings:
         assign(values, setting)
     return values
@@ -532,6 +511,5 @@ def _table(values: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _inner_keys() -> list[str]:
     """The keys in the tables of a plan, each with the name of its table."""
-    tables = {**REQUIRED_TABLES, **OPTIONAL_TABLES}
-    keys = [f"{name}.{entry.name}" for name, table in tables.items() for entry in fields(table)]
+    keys = [f"{name}.{entry.name}" for name, table in PLAN_TABLES.items() for entry in fields(table)]
     return keys + [f"mechanism.{name}" for mechanism in kinds().values() for name in mechanism.options()]

@@ -5,27 +5,14 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, final
 
-from rqm.accounting.participation import charge_counts
 from rqm.config.plan import Plan
+from rqm.ledger.node_policy import corrupt
 
 if TYPE_CHECKING:
     from rqm.secagg import Params
 
 MAX_COMPLETE_CLIENTS = 128
 """Up to this many clients, each shares masks with all others, so no random graph is needed."""
-
-
-def corrupt(plan: Plan) -> int:
-    """How many of a round's clients may collude with the server: all that the guarantee does not count as honest."""
-    participation, threat_model = plan.participation, plan.threat_model
-    if threat_model.honest_fraction is None:
-        return 0 if threat_model.honest_clients is None else participation.clients - threat_model.honest_clients
-    from rqm.accounting.accountant import Question  # noqa: PLC0415 (takes the compiler)
-
-    mean = plan.any_mean
-    counts = charge_counts(participation, None)
-    question = Question(mean.release, participation, threat_model, mean.delta or 0.0, counts)
-    return participation.clients - question.honest - participation.dropouts
 
 
 @final
@@ -101,15 +88,17 @@ def protocol(
 
     mean = plan.private_mean(dim)
     second = second if link is None else link.second
-    clients, survivors = plan.participation.clients, plan.participation.min_survivors
-    corrupt_clients = corrupt(plan)
+    clients = plan.participation.clients
+    survivors = plan.participation.min_survivors
+    corrupt_clients = corrupt(mean)
     min_of_each_kind = (survivors or clients) if mean.has_second_message else 0
     noise_threshold = 0 if link is None else _noise_threshold(clients, min_of_each_kind, corrupt_clients)
     if second:
         survivors = survivors and 2 * survivors
-        clients, corrupt_clients = clients + second, 2 * corrupt_clients
+        clients = clients + second
+        corrupt_clients = 2 * corrupt_clients
     # The guarantee is for a sum of so many clients, and without dropouts of all: no smaller sum is revealed.
-    minimum = 0 if plan.lost else clients
+    minimum = 0 if plan.client_dropout else clients
     if survivors:
         minimum = max(2, survivors)
     degree = clients - 1
@@ -118,7 +107,7 @@ def protocol(
     _check_threshold(clients, corrupt_clients, neighbors_at_end, threshold)
     is_sparse = clients > MAX_COMPLETE_CLIENTS and not threshold and link is None
     if is_sparse and smallest_threshold <= neighbors_at_end:
-        expected = minimum or clients - int(min(0.4, 2 * plan.lost + 0.02) * clients)
+        expected = minimum or clients - int(min(0.4, 2 * plan.client_dropout + 0.02) * clients)
         degree, threshold, minimum = security(clients, expected, corrupt_clients)
         min_of_each_kind += minimum - expected if min_of_each_kind else 0
     if not threshold:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rqm._util.checks import shown, whole
-from rqm._util.files import parse_table
+from rqm._util.files import parse_table, read_bytes
 from rqm._util.tensor_file import Arrays, parse
 
 METRICS, SUMMARY, FINDINGS, CHECKPOINT = "metrics.jsonl", "summary.json", "findings.json", "checkpoint.safetensors"
@@ -20,7 +20,8 @@ def finished(folder: Path) -> bool:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics; a line that was cut off by a crash, and all after it, are left out."""
-    path, lines = folder / METRICS, list[dict[str, Any]]()
+    path = folder / METRICS
+    lines = list[dict[str, Any]]()
     for text in path.read_bytes().splitlines() if path.exists() else []:
         try:
             line = parse_table(text)
@@ -45,7 +46,7 @@ def read_checkpoint(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
     """
     path = folder / CHECKPOINT
     try:
-        arrays, texts = parse(path.read_bytes())
+        arrays, texts = parse(read_bytes(path, 2**36))
         if texts.keys() != {STATE}:
             raise ValueError(f"it has the texts {shown(list(texts))}: must be {STATE}")
         state = parse_table(texts[STATE])

@@ -3,21 +3,12 @@
 import re
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
 from rqm._util.checks import known_keys, whole
-from rqm.accounting.participation import Participation, ThreatModel
-from rqm.config.plan import Plan, assign, read_toml
-
-VARIES = [
-    *("mechanism", "noise", "transforms", "client", "server", "records", "adapt"),
-    *("model", "data", "dim", "delta", "lost"),
-    *(entry.name for table in (Participation, ThreatModel) for entry in fields(table)),
-]
-"""The keys that may differ between the variants of an experiment."""
-MAX_SEEDS = 10_000
+from rqm.config.plan import Plan, assign, plan_keys, read_plan_file
 
 
 @final
@@ -49,17 +40,28 @@ class Sweep:
             ValueError: If a value is not allowed, or two variants would share a folder.
         """
         settings = list(settings)
-        values = read_toml(path, settings)
-        seeds = whole("seeds", values.pop("seeds", 1), 1, MAX_SEEDS)
+        values = read_plan_file(path, settings)
+        seeds = whole("seeds", values.pop("seeds", 1), 1, 10_000)
         variants = values.pop("variants", [])
         if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
             raise TypeError(f"{path}: variants must be tables, each under [[variants]]")
+        same = {
+            "dropout",
+            "examples",
+            "budget_epsilon",
+            "secagg",
+            "seed",
+            "device",
+            "evaluate_every",
+            "checkpoint_every",
+        }
+        may_differ = [key for key in plan_keys() if key not in same]
         plans: dict[str, Plan] = {}
         for variant in variants[: 1 if first else None] or [{"name": "plan"}]:
             changes = {key: value for key, value in variant.items() if key != "name"}
             if "name" not in variant:
                 raise ValueError(f"{path}: a variant has no name")
-            known_keys(changes, VARIES, "variants.")
+            known_keys(changes, may_differ, "variants.")
             merged = deepcopy({**values, **changes})
             for setting in settings:
                 if not setting.startswith("seeds="):

@@ -10,6 +10,8 @@ from typing import final
 import numpy as np
 import torch
 
+from rqm._util.files import cache_folder
+from rqm.config.model_sizes import CLASSES
 from rqm.data.federated_data import Clients, FederatedData, by_class, dirichlet
 from rqm.data.readers import (
     DataFileError,
@@ -53,15 +55,6 @@ class Layout:
 
     def __str__(self) -> str:
         return f"{' with '.join(self.files)} ({self.origin})"
-
-
-@final
-@dataclass(frozen=True)
-class Source:
-    """A data set that users download: its number of classes, and its layouts in the order of preference."""
-
-    classes: int
-    layouts: tuple[Layout, ...]
 
 
 # -- layouts --------------------------------------------------------------------------------------
@@ -113,17 +106,18 @@ def _hold_out_tenth(classes: int, paths: Paths) -> Split:
 
 def _read_idx_files(clients: int, classes: int, *paths: Paths, is_transposed: bool = False) -> Split:
     """Read pictures without writers, and divide them among synthetic clients."""
-    (images, labels), test = (
-        _read_idx_pair(images[0], labels[0], classes, is_transposed) for images, labels in (paths[:2], paths[2:])
-    )
+    train_images, train_labels, test_images, test_labels = (group[0] for group in paths)
+    images, labels = _read_idx_pair(train_images, train_labels, classes, is_transposed)
+    test = _read_idx_pair(test_images, test_labels, classes, is_transposed)
     if len(labels) < clients:
-        raise DataFileError(f"{paths[0][0]}: holds {len(labels)} pictures: must be at least {clients}, one per client")
+        raise DataFileError(f"{train_images}: holds {len(labels)} pictures: must be at least {clients}, one per client")
     return Examples(images, labels, dirichlet(labels, clients, concentration=1.0, seed=0)), test
 
 
 def _read_idx_pair(images_path: Path, labels_path: Path, classes: int, is_transposed: bool) -> tuple[Images, Labels]:
     """Read a file of pictures and one of their labels."""
-    images, labels = read_idx(images_path), read_idx(labels_path)
+    images = read_idx(images_path)
+    labels = read_idx(labels_path)
     if images.shape != (labels.size, 28, 28) or labels.ndim != 1:
         raise DataFileError(
             f"{images_path}: has shape {images.shape}: must be (n, 28, 28), with n labels in {labels_path.name}, whose "
@@ -138,72 +132,64 @@ def _idx_patterns(*prefixes: str) -> tuple[str, ...]:
     return tuple(f"{prefix}-{content}-ubyte*" for prefix in prefixes for content in ("images-idx3", "labels-idx1"))
 
 
-HUGGING_FACE = "flwrlabs/femnist on Hugging Face"
-NIST = "the Matlab format on NIST's EMNIST page, Cohen et al. 2017"
-SOURCES = {
-    "femnist": Source(
-        62,
-        (
-            Layout(
-                ("fed_emnist_train.h5", "fed_emnist_test.h5"),
-                "TensorFlow Federated's fed_emnist.tar.bz2",
-                partial(_read_split, read_tff),
-            ),
-            Layout(
-                ("femnist/train/*.json", "femnist/test/*.json"),
-                "made by the scripts in LEAF's repository, Caldas et al. 2018",
-                partial(_read_split, read_leaf),
-            ),
-            Layout(("femnist/train-*.parquet",), HUGGING_FACE, _hold_out_tenth),
-            Layout(("femnist/data/train-*.parquet",), HUGGING_FACE, _hold_out_tenth),
+SOURCES: dict[str, tuple[Layout, ...]] = {
+    "femnist": (
+        Layout(
+            ("fed_emnist_train.h5", "fed_emnist_test.h5"),
+            "TensorFlow Federated's fed_emnist.tar.bz2",
+            partial(_read_split, read_tff),
+        ),
+        Layout(
+            ("femnist/train/*.json", "femnist/test/*.json"),
+            "made by the scripts in LEAF's repository, Caldas et al. 2018",
+            partial(_read_split, read_leaf),
+        ),
+        *(
+            Layout((f"{folder}/train-*.parquet",), "flwrlabs/femnist on Hugging Face", _hold_out_tenth)
+            for folder in ("femnist", "femnist/data")
         ),
     ),
-    "emnist-byclass": Source(
-        62,
-        (
-            Layout(("matlab/emnist-byclass.mat",), NIST, partial(_read_single, read_emnist_mat)),
-            Layout(("emnist-byclass.mat",), NIST, partial(_read_single, read_emnist_mat)),
+    "emnist-byclass": (
+        *(
             Layout(
-                _idx_patterns("emnist-byclass-train", "emnist-byclass-test"),
-                "the binary format on the same page, without writers",
-                partial(_read_idx_files, 3400, is_transposed=True),
-            ),
+                (file,),
+                "the Matlab format on NIST's EMNIST page, Cohen et al. 2017",
+                partial(_read_single, read_emnist_mat),
+            )
+            for file in ("matlab/emnist-byclass.mat", "emnist-byclass.mat")
+        ),
+        Layout(
+            _idx_patterns("emnist-byclass-train", "emnist-byclass-test"),
+            "the binary format on the same page, without writers",
+            partial(_read_idx_files, 3400, is_transposed=True),
         ),
     ),
-    "mnist": Source(10, (Layout(_idx_patterns("train", "t10k"), "LeCun's MNIST", partial(_read_idx_files, 1000)),)),
-    "mnist-writers": Source(
-        10,
-        (
-            Layout(
-                ("mnist-writers.npz",),
-                "MNIST with the true NIST writer of each digit, QMNIST, Yadav and Bottou 2019: arrays images (uint8, "
-                "28×28), labels, writers and is_test",
-                partial(_read_single, read_npz),
-            ),
+    "mnist": (Layout(_idx_patterns("train", "t10k"), "LeCun's MNIST", partial(_read_idx_files, 1000)),),
+    "mnist-writers": (
+        Layout(
+            ("mnist-writers.npz",),
+            "MNIST with the true NIST writer of each digit, QMNIST, Yadav and Bottou 2019: arrays images (uint8, "
+            "28×28), labels, writers and is_test",
+            partial(_read_single, read_npz),
         ),
     ),
-    "mnist-shards": Source(
-        10,
-        (
-            Layout(
-                ("mnist-writers.npz",),
-                "the same file as of mnist-writers, divided among 100 synthetic clients of two labels each",
-                partial(_read_shards, 100),
-            ),
+    "mnist-shards": (
+        Layout(
+            ("mnist-writers.npz",),
+            "the same file as of mnist-writers, divided among 100 synthetic clients of two labels each",
+            partial(_read_shards, 100),
         ),
     ),
-    "emnist-byclass-test": Source(
-        62,
-        (
-            Layout(
-                ("emnist-byclass-test.npz",),
-                "the test part of EMNIST ByClass, Cohen et al. 2017, divided among synthetic clients: arrays images "
-                "(uint8, 28×28), labels, pseudo_writers and is_test",
-                partial(_read_single, partial(read_npz, id_array="pseudo_writers")),
-            ),
+    "emnist-byclass-test": (
+        Layout(
+            ("emnist-byclass-test.npz",),
+            "the test part of EMNIST ByClass, Cohen et al. 2017, divided among synthetic clients: arrays images "
+            "(uint8, 28×28), labels, pseudo_writers and is_test",
+            partial(_read_single, partial(read_npz, id_array="pseudo_writers")),
         ),
     ),
 }
+"""The layouts of data sets that users download, in the order of preference."""
 
 
 # -- loading --------------------------------------------------------------------------------------
@@ -232,16 +218,17 @@ def load(name: str, folder: Path | None = None) -> FederatedData:
         return glyphs()
     if name not in SOURCES:
         raise ValueError(f"data = {name}: must be among glyphs, {', '.join(SOURCES)}")
-    source, folders = SOURCES[name], search_folders(folder)
+    folders = search_folders(folder)
+    classes = CLASSES[name]
     for searched in folders:
-        for layout in source.layouts:
+        for layout in SOURCES[name]:
             if paths := layout.find(searched):
-                train, test = layout.read(source.classes, *paths)
-                test_inputs, test_labels = torch.from_numpy(test[0]), torch.from_numpy(test[1])
-                return FederatedData(name, Clients.group_by_id(*train), test_inputs, test_labels, source.classes)
+                train, test = layout.read(classes, *paths)
+                inputs, labels = map(torch.from_numpy, test)
+                return FederatedData(name, Clients.group_by_id(*train), inputs, labels, classes)
     raise FileNotFoundError(
         f"data = {name}: not found in {', '.join(map(str, folders))}. It may be given as "
-        f"{'; or as '.join(map(str, source.layouts))}. Name its folder with --data DIR or $RQM_DATA."
+        f"{'; or as '.join(map(str, SOURCES[name]))}. Name its folder with --data DIR or $RQM_DATA."
     )
 
 
@@ -249,8 +236,3 @@ def search_folders(folder: Path | None = None) -> list[Path]:
     """The folders that are searched for data sets, in this order."""
     folders = [folder, os.environ.get("RQM_DATA"), cache_folder()]
     return [Path(path) for path in folders if path]
-
-
-def cache_folder() -> Path:
-    """The user's cache of data sets."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rqm"

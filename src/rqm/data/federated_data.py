@@ -13,8 +13,6 @@ from rqm._util.checks import real, whole
 IntArray = npt.NDArray[np.int64]
 Tensors = tuple[torch.Tensor, torch.Tensor]
 
-PAIR = "(inputs, labels), arrays or tensors, or a torch data set of such pairs"
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -79,7 +77,8 @@ class Clients:
         if not 0 <= client < len(self):
             raise IndexError(f"client = {client}: must lie in 0..{len(self) - 1}")
         self.prepare_clients([client])
-        start, end = self.offsets[client], self.offsets[client + 1]
+        start = self.offsets[client]
+        end = self.offsets[client + 1]
         if self.rows is not None:
             return self.gather(np.arange(start, end))
         return self.inputs[start:end], self.labels[start:end]
@@ -171,7 +170,8 @@ class FederatedData:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the same data on a device."""
-        test_inputs, test_labels = self.test_inputs.to(device), self.test_labels.to(device)
+        test_inputs = self.test_inputs.to(device)
+        test_labels = self.test_labels.to(device)
         return replace(self, train=self.train.to(device), test_inputs=test_inputs, test_labels=test_labels)
 
 
@@ -209,10 +209,12 @@ def as_federated_data(data: Any, users: Any = None, test: Any = None) -> Federat
         train = _join(data)
     else:
         raise TypeError(
-            f"data is a {type(data).__name__}: must be a list with one data set per user, each {PAIR}; or (inputs, "
-            "labels) of all users, with users=, the id of each example's owner"
+            f"data is a {type(data).__name__}: must be a list with one data set per user, each (inputs, labels), "
+            "arrays or tensors, or a torch data set of such pairs; or (inputs, labels) of all users, with users=, the "
+            "id of each example's owner"
         )
-    test_inputs, test_labels = train.inputs[:0], train.labels[:0]
+    test_inputs = train.inputs[:0]
+    test_labels = train.labels[:0]
     if test is not None:
         test_inputs, test_labels = example_tensors("test", test, (train.inputs, train.labels))
     return FederatedData("own", train, test_inputs, test_labels, class_count(train.labels))
@@ -267,7 +269,10 @@ def _columns(name: str, data: Any) -> Sequence[Any]:
     if not examples:
         raise ValueError(f"{name}: has no examples; every user must have at least one")
     if not all(isinstance(example, (tuple, list)) and len(example) == 2 for example in examples):
-        raise TypeError(f"{name} is a {type(data).__name__}: must be {PAIR}")
+        raise TypeError(
+            f"{name} is a {type(data).__name__}: must be (inputs, labels), arrays or tensors, or a torch data set of "
+            "such pairs"
+        )
     return [[np.asarray(example[column]) for example in examples] for column in (0, 1)]
 
 

@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from rqm._util.checks import whole
 from rqm._util.threads import usable_cores
+from rqm.config.model_sizes import IMAGE_SIDE
 from rqm.data.class_names import CHARACTERS
 from rqm.data.federated_data import Clients, FederatedData
-from rqm.data.readers import IMAGE_SIDE
 
 FONTS = [
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -27,7 +27,6 @@ FONTS = [
     *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
     *("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10"),
 ]
-TEMPLATE_SIDE = 64
 STYLE_STREAM, COUNT_STREAM = 0, 1
 """Streams of random numbers of one seed."""
 
@@ -89,17 +88,22 @@ def draw(seed: int, writer: int, count: int) -> tuple[npt.NDArray[np.uint8], npt
     rng = np.random.default_rng([seed, STYLE_STREAM, writer])
     proportions = rng.dirichlet(np.concatenate([np.full(10, 4.0), np.full(52, 1.0)]))
     labels = rng.choice(len(CHARACTERS), size=count, p=proportions)
-    slant, rotation = rng.normal(0, 0.2), rng.normal(0, 0.08)
+    slant = rng.normal(0, 0.2)
+    rotation = rng.normal(0, 0.08)
     width, height = rng.uniform(0.75, 1.05, size=2)
     shift = rng.normal(0, 0.06, size=2)
-    contrast, threshold = rng.uniform(2.5, 6), rng.uniform(0.25, 0.6)
-    distortion_std, noise_std = rng.uniform(0.02, 0.08), rng.uniform(0, 0.08)
+    contrast = rng.uniform(2.5, 6)
+    threshold = rng.uniform(0.25, 0.6)
+    distortion_std = rng.uniform(0.02, 0.08)
+    noise_std = rng.uniform(0, 0.08)
 
     jitter = rng.normal(0, 1, size=(count, 4))  # of each picture's rotation, shift (2) and size
     angle = rotation + 0.05 * jitter[:, 0]
     affine = np.zeros((count, 2, 3))
-    affine[:, 0, 0], affine[:, 0, 1] = np.cos(angle) / width, slant + np.sin(angle)
-    affine[:, 1, 0], affine[:, 1, 1] = -np.sin(angle), np.cos(angle) / height
+    affine[:, 0, 0] = np.cos(angle) / width
+    affine[:, 0, 1] = slant + np.sin(angle)
+    affine[:, 1, 0] = -np.sin(angle)
+    affine[:, 1, 1] = np.cos(angle) / height
     affine[:, :, :2] *= (1 + 0.04 * jitter[:, 3])[:, None, None]
     affine[:, :, 2] = shift + 0.03 * jitter[:, 1:3]
     grid = functional.affine_grid(
@@ -124,14 +128,17 @@ def character_bitmaps(font: int) -> torch.Tensor:
         raise ModuleNotFoundError("glyphs are drawn with matplotlib: pip install 'rqm[report]'") from None
     face = FT2Font(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{FONTS[font]}.ttf"))
     face.set_size(56, 72)
-    pictures = torch.zeros(len(CHARACTERS), 1, TEMPLATE_SIDE, TEMPLATE_SIDE)
+    side = 64
+    pictures = torch.zeros(len(CHARACTERS), 1, side, side)
     for index, character in enumerate(CHARACTERS):
         face.set_text(character)
         face.draw_glyphs_to_bitmap()
         bitmap = np.asarray(face.get_image(), dtype=np.float32) / 255
-        rows, columns = np.flatnonzero(bitmap.any(axis=1)), np.flatnonzero(bitmap.any(axis=0))
-        bitmap = bitmap[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1][:TEMPLATE_SIDE, :TEMPLATE_SIDE]
+        rows = np.flatnonzero(bitmap.any(axis=1))
+        columns = np.flatnonzero(bitmap.any(axis=0))
+        bitmap = bitmap[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1][:side, :side]
         height, width = bitmap.shape
-        top, left = (TEMPLATE_SIDE - height) // 2, (TEMPLATE_SIDE - width) // 2
+        top = (side - height) // 2
+        left = (side - width) // 2
         pictures[index, 0, top : top + height, left : left + width] = torch.from_numpy(bitmap)
     return functional.avg_pool2d(pictures, 3, stride=1, padding=1)  # thin strokes survive the reduction to 28×28

@@ -20,13 +20,8 @@ from rqm._util.checks import shown
 from rqm._util.files import read_json, write_json
 from rqm.data.federated_data import Clients, FederatedData, Tensors, class_count, example_tensors
 
-ABOUT = "about.json"
-DTYPES = ("uint8", "float32", "int64")
-
 MAX_RESIDENT_BYTES = 2**26
 """About how much of the files stays in memory before it is released (docs/scale.md)."""
-READ_AHEAD_BYTES = 2**17
-"""The system maps at most this much more than a client's inputs and labels."""
 
 
 def save_to_disk(
@@ -57,7 +52,8 @@ def save_to_disk(
     folder = Path(folder)
     folder.mkdir(parents=True)
     empty: Tensors | None = None
-    offsets, classes = [0], 0
+    offsets = [0]
+    classes = 0
     with (folder / "inputs.bin").open("wb") as inputs_file, (folder / "labels.bin").open("wb") as labels_file:
         for index, user in enumerate(users):
             inputs, labels = example_tensors(f"users[{index}]", user, empty, allow_bytes=True)
@@ -77,7 +73,7 @@ def save_to_disk(
     for array in ("inputs", "labels"):
         dtype, _, *example_shape = description[f"test_{array}"]
         description[array] = [dtype, offsets[-1], *example_shape]
-    write_json(folder / ABOUT, description)
+    write_json(folder / "about.json", description)
     return folder
 
 
@@ -89,10 +85,11 @@ def load_from_disk(folder: str | Path) -> FederatedData:
     """
     folder = Path(folder)
     try:
-        description = read_json(folder / ABOUT, "what rqm.data.memory_mapped.save_to_disk wrote")
+        description = read_json(folder / "about.json", "what rqm.data.memory_mapped.save_to_disk wrote")
         names = ("inputs", "labels", "offsets", "test_inputs", "test_labels")
         inputs, labels, offsets, *test = (_map(folder / f"{name}.bin", description[name]) for name in names)
-        name, classes = str(description["name"]), int(description["classes"])
+        name = str(description["name"])
+        classes = int(description["classes"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"{folder}: must be a folder that rqm.data.memory_mapped.save_to_disk wrote ({error})"
@@ -104,7 +101,8 @@ def load_from_disk(folder: str | Path) -> FederatedData:
     def release_pages(client: int) -> None:
         """Give the pages that were read back to the system once they are many."""
         nonlocal resident_bytes
-        resident_bytes += int(offsets[client + 1] - offsets[client]) * example_bytes + READ_AHEAD_BYTES
+        read_ahead = 2**17  # the system maps at most this much more than a client's inputs and labels
+        resident_bytes += int(offsets[client + 1] - offsets[client]) * example_bytes + read_ahead
         if resident_bytes > MAX_RESIDENT_BYTES and hasattr(mmap, "MADV_DONTNEED"):
             resident_bytes = 0
             for array in (inputs, labels, *test):
@@ -117,10 +115,13 @@ def load_from_disk(folder: str | Path) -> FederatedData:
 
 def _map(path: Path, dtype_and_shape: list[Any]) -> npt.NDArray[Any]:
     """Map a file of numbers. What is written to the array is not written to the file."""
-    dtype, shape = dtype_and_shape[0], tuple(int(size) for size in dtype_and_shape[1:])
-    if dtype not in DTYPES:
-        raise ValueError(f"{path.name} is of {shown(dtype_and_shape)}: must be {', '.join(DTYPES)}, and a shape")
-    size, expected_size = path.stat().st_size, np.dtype(dtype).itemsize * prod(shape)
+    dtype = dtype_and_shape[0]
+    shape = tuple(int(size) for size in dtype_and_shape[1:])
+    dtypes = ("uint8", "float32", "int64")
+    if dtype not in dtypes:
+        raise ValueError(f"{path.name} is of {shown(dtype_and_shape)}: must be {', '.join(dtypes)}, and a shape")
+    size = path.stat().st_size
+    expected_size = np.dtype(dtype).itemsize * prod(shape)
     if size != expected_size:
         raise ValueError(f"{path.name} has {size} bytes: must have {expected_size}, for {dtype} of shape {shape}")
     return np.memmap(path, dtype, "c", shape=shape) if size else np.empty(shape, dtype)

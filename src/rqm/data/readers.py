@@ -22,6 +22,7 @@ import numpy.lib.format as npy
 import numpy.typing as npt
 
 from rqm._util.checks import shown
+from rqm.config.model_sizes import IMAGE_SIDE
 
 MAX_UNPACKED_BYTES = 2**32
 """No file may unpack to more. The largest known, of TensorFlow Federated, takes 2.1 GB as floats."""
@@ -29,10 +30,6 @@ MAX_UNPACKED_RATIO = 100
 """A file may unpack to at most this multiple of its size. Handwriting is packed 5 to 10 times smaller."""
 SMALL_BYTES = 2**26
 """What any file may unpack to, however small it is."""
-PARSED_JSON_RATIO = 8
-"""A JSON file of numbers takes about this multiple of its size when it is parsed."""
-
-IMAGE_SIDE = 28
 
 Array = npt.NDArray[Any]
 Images = npt.NDArray[np.uint8]
@@ -58,6 +55,8 @@ class DataFileError(ValueError):
 @contextmanager
 def _open(path: Path, format_name: str) -> Iterator[BinaryIO]:
     """Open a file, and turn whatever its damage raises into a `DataFileError`."""
+    if path.exists() and not path.is_file():
+        raise DataFileError(f"{path}: must be a file, and no folder, device or pipe")
     with path.open("rb") as file:
         try:
             yield file
@@ -150,7 +149,8 @@ def _read_npy(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Array:
     with archive.open(entry) as file:
         is_version_1 = npy.read_magic(file) == (1, 0)
         shape, _, dtype = (npy.read_array_header_1_0 if is_version_1 else npy.read_array_header_2_0)(file)
-        size, available = prod(shape) * dtype.itemsize, entry.file_size - file.tell()
+        size = prod(shape) * dtype.itemsize
+        available = entry.file_size - file.tell()
         if size != available:
             raise ValueError(f"{entry.filename} holds {available} bytes: shape {shape} of {dtype} takes {size}")
         file.seek(0)
@@ -172,7 +172,8 @@ def read_idx(path: Path) -> Images:
         if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= 3:
             raise ValueError("it must be an IDX file of unsigned bytes in one to three dimensions")
         shape = struct.unpack(f">{magic[3]}I", stream.read(4 * magic[3]))
-        size, filled = prod(shape), 0
+        size = prod(shape)
+        filled = 0
         check_unpacked(path, size)
         array = np.empty(size, dtype=np.uint8)
         while chunk := stream.read(min(2**20, size - filled)):
@@ -190,7 +191,7 @@ def read_idx(path: Path) -> Images:
 def read_leaf(path: Path) -> Examples:
     """Read a LEAF file of FEMNIST, whose pictures are 784 floats each, from 0 (ink) to 1 (background)."""
     with _open(path, "a LEAF file") as file:
-        check_unpacked(path, PARSED_JSON_RATIO * path.stat().st_size)
+        check_unpacked(path, 8 * path.stat().st_size)  # about what a JSON file of numbers takes when it is parsed
         content = json.load(file)
         parts = []
         for user in dict.fromkeys(content["users"]):
@@ -222,10 +223,12 @@ def read_tff(path: Path) -> Examples:
 
     with _open(path, "an HDF5 file of TensorFlow Federated"), h5py.File(path) as file:
         examples = member(file, "examples")
-        size, parts = 0, []
+        size = 0
+        parts = []
         for name in sorted(examples):
             group = member(examples, name)
-            pixels, labels = member(group, "pixels"), member(group, "label")
+            pixels = member(group, "pixels")
+            labels = member(group, "label")
             for array in (pixels, labels):
                 size += array.dtype.itemsize * max(array.size, prod(array.chunks or ()))
             check_unpacked(path, size)
@@ -317,10 +320,6 @@ MAT_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "
 """Types of elements that hold numbers, or text."""
 MAT_MATRIX, MAT_COMPRESSED = 14, 15
 """Types of elements that hold others."""
-MAT_STRUCT = 2
-"""A class of matrices."""
-MAX_MAT_ELEMENTS = 1000
-"""EMNIST's file has fewer than 100. This bounds how deep matrices are nested, too."""
 
 
 def read_emnist_mat(path: Path) -> tuple[Examples, Examples]:
@@ -370,19 +369,21 @@ def _unpack_mat(path: Path, file: BinaryIO, byte_order: str) -> memoryview:
 def _mat_elements(data: memoryview, byte_order: str) -> Iterator[Array | None]:
     """All elements: None for a matrix, whose elements follow, and arrays for the others."""
     position = 0
-    for _ in range(MAX_MAT_ELEMENTS):
+    for _ in range(1000):  # EMNIST's file has fewer than 100; this bounds how deep matrices are nested, too
         kind, size = struct.unpack_from(f"{byte_order}II", data, position)
         position += 8
         if kind == MAT_MATRIX:
             yield None
             continue
         if kind >> 16:  # type, size and values take eight bytes together
-            kind, size, position = kind & 0xFFFF, kind >> 16, position - 4
+            size = kind >> 16
+            kind &= 0xFFFF
+            position -= 4
         if kind not in MAT_TYPES or size > len(data) - position:
             raise ValueError(f"an element of type {kind} has {size} bytes: must be numbers, and not be truncated")
         yield np.frombuffer(data[position : position + size], dtype=byte_order + MAT_TYPES[kind])
         position += size + -(position + size) % 8
-    raise ValueError(f"it holds more than {MAX_MAT_ELEMENTS} elements: EMNIST's file has fewer than 100")
+    raise ValueError("it holds more than 1000 elements: EMNIST's file has fewer than 100")
 
 
 def _read_matrix(elements: Iterator[Any]) -> tuple[str, Any]:
@@ -391,7 +392,7 @@ def _read_matrix(elements: Iterator[Any]) -> tuple[str, Any]:
     if tag is not None:
         raise ValueError("it holds something else than matrices of real numbers, and structures")
     value = next(elements)
-    if flags[0] & 0xFF == MAT_STRUCT and shape.tolist() == [1, 1]:
+    if flags[0] & 0xFF == 2 and shape.tolist() == [1, 1]:  # a structure
         names = next(elements).reshape(-1, value[0])
         value = {field.tobytes().rstrip(b"\0").decode("latin-1"): _read_matrix(elements)[1] for field in names}
     else:

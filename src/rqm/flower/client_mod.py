@@ -18,9 +18,9 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 
 from rqm._util.files import lock, state_folder, sync_folder
-from rqm.config.node_policy import NodeGuard, PolicyError
 from rqm.flower.messages import NEXT_RECORD, RECORD, answer_record, read_request, refusal_record
 from rqm.flower.run_settings import Request, Settings
+from rqm.ledger.node_policy import NodeGuard, PolicyError
 from rqm.secagg import Client, ProtocolError
 from rqm.secagg.settlement import ClientSettlement
 from rqm.secagg.wire import STAGES, Kind
@@ -132,7 +132,7 @@ class _Node:
             elif is_settling:
                 guard.begin(request.round_name)
             else:
-                guard.allow(plan, request.dim, request.round_name)
+                guard.allow(settings.mean(request.dim), request.round_name)
         client, previous = self._client(request, settings, guard, is_settling)
 
         def values() -> Any:
@@ -143,7 +143,7 @@ class _Node:
                 mark_answered(previous.fingerprint, SETTLED_MARK)
                 return encoder.mean.settle(encoder.noise_state(previous.noise_secret))
             if guard is not None:
-                guard.charge(plan, request.dim, request.round_index, request.link.chain if request.link else b"")
+                guard.charge(encoder.mean, request.round_index, request.link.chain if request.link else b"")
             update = train(request, settings, message, self.context, call_next)
             noise = encoder.noise_state(client.noise_secret) if client.noise_secret else None
             return np.asarray(encoder.encode(update, noise))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from rqm._util.checks import real, shown
-from rqm._util.files import read_json
+from rqm._util.files import read_json, write_json
 from rqm.accounting.participation import charge_counts, worst_counts
 from rqm.core.base import BaseMean
 from rqm.core.from_dict import mean_from_dict
@@ -69,7 +69,9 @@ class Guard(AbstractContextManager["Guard"]):
         witness: str | Path | None = None,
         seeded: bool = False,
     ) -> None:
-        self.mean, self.budget, self.ledger = mean, budget, None
+        self.mean = mean
+        self.budget = budget
+        self.ledger = None
         self._charges: Counter[int] = Counter()
         self._epsilons = None if certificate is None else certified(certificate, mean)
         if not mean.is_private:
@@ -225,6 +227,11 @@ def delta_of(folder: Path) -> float | None:
 
 
 # -- certificates ---------------------------------------------------------------------------------
+
+
+def save_certificates(path: Path, certificates: list[dict[str, Any]]) -> None:
+    """Write certificates to a file, as JSON."""
+    write_json(path, {"certificates_format": CERTIFICATE, "certificates": certificates})
 
 
 def certificate(mean: BaseMean, name: str = "") -> dict[str, Any]:

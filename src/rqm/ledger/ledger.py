@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from rqm._util.checks import whole
-from rqm._util.files import lock, sync_folder
+from rqm._util.files import append, lock, read_bytes, sync_folder
 from rqm.ledger.signing import LedgerError, Signer, Witness, is_signed
 
 LEDGER = "ledger.jsonl"
@@ -73,13 +73,17 @@ class Ledger(AbstractContextManager["Ledger"]):
         key: Signer | None = None,
         witness: Witness | None = None,
     ) -> None:
-        self.path, self.witness, self._process, existed = path, witness, os.getpid(), path.exists()
+        self.path = path
+        self.witness = witness
+        self._process = os.getpid()
+        existed = path.exists()
         self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             if not _is_locked(self._file, path):
                 raise LedgerError(f"{path}: another process is charging it")
             content = _read(path)
-            self.lines, self.head = content.lines, content.head
+            self.lines = content.lines
+            self.head = content.head
             if not self.lines and not _is_own_beginning(path.read_bytes(), subject, key):
                 raise LedgerError(
                     f"{path}: line 1 was changed, or the file was begun for another plan and not finished"
@@ -143,7 +147,8 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     def close(self) -> None:
         """Let other processes open the ledger."""
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         if file is not None:
             os.close(file)
 
@@ -200,16 +205,13 @@ class Ledger(AbstractContextManager["Ledger"]):
     def _append(self, data: bytes) -> None:
         """Add bytes to the file and sync it. After a failed write nothing more is added."""
         assert self._file is not None
-        size = os.fstat(self._file).st_size
+        size = os.fstat(self._file).st_size + len(data)
         try:
-            if os.write(self._file, data) != len(data):
-                os.truncate(self._file, size)
-                raise OSError(f"{self.path}: the disk is full; nothing is released that was not charged")
-            os.fsync(self._file)
+            append(self._file, data, f"{self.path}: the disk is full; nothing is released that was not charged")
         except OSError:
             self.close()  # what is on the disk now is not known
             raise
-        self._size = size + len(data)
+        self._size = size
 
     def __contains__(self, head: str) -> bool:
         """Whether the ledger once ended with this head."""
@@ -260,8 +262,9 @@ def _read(path: Path) -> _Content:
     """All complete lines. What follows them must be the beginning of another: a newline may not just
     be lost."""
     lines: list[dict[str, Any]] = []
-    head, size = START_HASH, 0
-    *raws, tail = path.read_bytes().split(b"\n")
+    head = START_HASH
+    size = 0
+    *raws, tail = read_bytes(path, 2**33).split(b"\n")
     for raw in raws:
         line = _parsed(raw, head, lines)
         if line is None:
@@ -313,23 +316,20 @@ def _is_own_beginning(data: bytes, subject: dict[str, Any], key: Signer | None) 
 def _parsed(raw: bytes, head: str, earlier: list[dict[str, Any]]) -> dict[str, Any] | None:
     """A line that follows this head, exactly as it was written; None if it is anything else."""
     try:
-        line = json.loads(raw)
-        if not isinstance(line, dict):
-            return None
-        is_valid = json.dumps(line).encode() == raw and line["previous"] == head and line["hash"] == _hash(line)
-        first = earlier[0] if earlier else line
-        names = {"previous", "hash", "nonce"} | ({"signature"} if "key" in first else set())
+        line: dict[str, Any] = json.loads(raw)
+        names = {"previous", "hash", "nonce"} | ({"signature"} if "key" in (earlier[0] if earlier else line) else set())
         if earlier:
-            is_valid = is_valid and type(line["round"]) is int and line["round"] >= 0
-            is_valid = is_valid and line.keys() == names | {"round"}
+            names.add("round")
+            is_valid = type(line["round"]) is int and line["round"] >= 0
         else:
-            is_valid = is_valid and isinstance(line["about"], dict)
-            is_valid = is_valid and type(line["ledger"]) is int and line["ledger"] == LEDGER_FORMAT
-            is_valid = is_valid and ("key" not in line or re.fullmatch("[0-9a-f]{64}", line["key"]) is not None)
-            is_valid = is_valid and line.keys() == names | {"ledger", "about"} | ({"key"} & line.keys())
-    except (ValueError, KeyError, TypeError, RecursionError):
+            names |= {"ledger", "about"} | ({"key"} & line.keys())
+            is_format = type(line["ledger"]) is int and line["ledger"] == LEDGER_FORMAT
+            is_valid = is_format and isinstance(line["about"], dict)
+            is_valid = is_valid and re.fullmatch("[0-9a-f]{64}", line.get("key", START_HASH)) is not None
+        is_next = line.keys() == names and line["previous"] == head and line["hash"] == _hash(line)
+        return line if is_valid and is_next and json.dumps(line).encode() == raw else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # another value, or too deep
         return None
-    return line if is_valid else None
 
 
 def _is_beginning(tail: bytes, head: str, first: dict[str, Any] | None) -> bool:

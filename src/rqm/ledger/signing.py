@@ -14,12 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
-from rqm._util.files import lock, state_folder, write_atomically
-
-KEY_FILE = "ledger.key"
-"""The name of the server's key in the folder of the user's state."""
-COMMAND_PREFIX = "cmd:"
-"""The prefix of a witness that is a command."""
+from rqm._util.files import append, lock, read_bytes, state_folder, write_atomically
 
 
 class LedgerError(ValueError):
@@ -44,10 +39,11 @@ class Signer:
             with suppress(FileExistsError):  # another process has just created one
                 write_atomically(path, (os.urandom(32).hex() + "\n").encode(), new=True, private=True)
         try:
-            self._key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text().strip()))
+            self._key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(read_bytes(path).decode().strip()))
         except ValueError:
             raise LedgerError(f"key = {path}: must hold 32 bytes in hexadecimal") from None
-        self.path, self.public = path, self._key.public_key().public_bytes_raw().hex()
+        self.path = path
+        self.public = self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, digest: str) -> str:
         """The signature of a line.
@@ -71,7 +67,7 @@ def signer(path: Path | None = None) -> Signer | None:
         The key, or None where none can be kept.
     """
     try:
-        return Signer(state_folder() / KEY_FILE if path is None else path)
+        return Signer(state_folder() / "ledger.key" if path is None else path)
     except ModuleNotFoundError:
         if path is not None:
             raise LedgerError(f"key = {path}: cryptography is not installed, so nothing can be signed") from None
@@ -124,10 +120,10 @@ class Witness:
 
     def __init__(self, where: str | Path) -> None:
         text = str(where)
-        self.command = shlex.split(text.removeprefix(COMMAND_PREFIX)) if text.startswith(COMMAND_PREFIX) else None
+        self.command = shlex.split(text.removeprefix("cmd:")) if text.startswith("cmd:") else None
         self.path = None if self.command is not None else Path(where)
         if self.command == []:
-            raise ValueError(f"witness = {text}: must be a file, or {COMMAND_PREFIX} and a command")
+            raise ValueError(f"witness = {text}: must be a file, or cmd: and a command")
 
     def report(self, path: Path, first: str, lines: int, head: str) -> None:
         """Report the head of a ledger.
@@ -183,7 +179,7 @@ class Witness:
         if self.path is None or not self.path.exists():
             return []
         entries = []
-        for number, raw in enumerate(self.path.read_bytes().split(b"\n")[:-1], start=1):
+        for number, raw in enumerate(read_bytes(self.path, 2**33).split(b"\n")[:-1], start=1):
             try:
                 entry = json.loads(raw)
                 if not isinstance(entry, dict):
@@ -202,11 +198,7 @@ def _append_line(path: Path, data: bytes) -> None:
         size = os.fstat(file).st_size
         max_line = 2**16
         last = os.pread(file, max_line, max(0, size - max_line))
-        size -= len(last) - (last.rfind(b"\n") + 1)
-        os.truncate(file, size)
-        if os.write(file, data) != len(data):
-            os.truncate(file, size)
-            raise OSError(f"{path}: the disk is full")
-        os.fsync(file)
+        os.truncate(file, size - len(last) + last.rfind(b"\n") + 1)
+        append(file, data, f"{path}: the disk is full")
     finally:
         os.close(file)

@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from rqm._util.checks import shown
-from rqm._util.files import write_atomically
+from rqm._util.files import read_bytes, write_atomically
 from rqm.secagg.errors import ProtocolError
 from rqm.secagg.masking import KEY_BYTES
 
@@ -50,7 +50,7 @@ class Roster:
     def read(cls, path: Path) -> Self:
         """Read a roster: one key in hexadecimal on each line; comments begin with #."""
         try:
-            return cls.parse(path.read_text(encoding="utf-8") if path.stat().st_size <= 2**26 else "too large")
+            return cls.parse(read_bytes(path, 2**26).decode())
         except ValueError as error:
             raise ValueError(f"{path}: is no roster ({error})") from None
 
@@ -88,7 +88,7 @@ class Identity:
     def read(cls, path: Path) -> Self:
         """Read one from its file."""
         try:
-            return cls(public(path.read_text().strip()))
+            return cls(public(read_bytes(path).decode().strip()))
         except ValueError:
             raise ValueError(
                 f"{path}: must hold {IDENTITY_BYTES} bytes in hexadecimal, and holds something else"

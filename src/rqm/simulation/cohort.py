@@ -130,7 +130,7 @@ class CohortSampler:
 
     def _stays(self, count: int, *path: int) -> NDArray[np.bool_]:
         """Which clients do not drop out, by a stream of the plan's seed."""
-        if not self.plan.lost:
+        if not self.plan.client_dropout:
             return np.ones(count, dtype=np.bool_)
         draws = np.random.default_rng([self.plan.seed, LOSSES, *path]).random(count)
-        return np.asarray(draws >= self.plan.lost)
+        return np.asarray(draws >= self.plan.client_dropout)

@@ -17,7 +17,18 @@ TABLES: dict[str, set[str]] = {
     "server": {"optimizer", "rate", "momentum", "schedule"},
 }
 """Tables of a plan, and the names in each."""
-PLAN_NAMES = {"data", "model", "dropout", "dim", "mechanism", "noise", "examples", "lost", "delta", "budget_epsilon"}
+PLAN_NAMES = {
+    "data",
+    "model",
+    "dropout",
+    "dim",
+    "mechanism",
+    "noise",
+    "examples",
+    "client_dropout",
+    "delta",
+    "budget_epsilon",
+}
 PLAN_NAMES |= {"secagg", "seed", "device", "evaluate_every", "checkpoint_every", "records", "adapt", *TABLES}
 PARTICIPATION_NAMES = {
     "clients",
@@ -524,7 +535,7 @@ def compare_with_plan(mean: Row, plan: Any, where: str, report: Report) -> None:
     planned["zero_distance"] = 1.0 if adapt is None else sqrt(1 + 3 * adapt["share"] ** 2)
     if type(mean.get("dim")) is int and planned["coordinates"] == 1 << (mean["dim"] - 1).bit_length():
         planned["coordinates"] = None  # all are sent
-    if planned["min_survivors"] is None and plan["lost"]:
+    if planned["min_survivors"] is None and plan["client_dropout"]:
         planned["min_survivors"] = 1  # a round may then end with any number of clients
     if planned["delta"] is None:
         population = planned["population"]

@@ -6,19 +6,17 @@ from pathlib import Path
 
 from rqm._util.checks import nearest
 
-FOLDER = Path(__file__).parent
-
 
 def names() -> list[str]:
     """The names of all shipped experiments."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.toml"))
 
 
 def find(name: str) -> Path:
     """The plan of a shipped experiment, or the TOML file of that path."""
-    path, given_path = FOLDER / f"{name}.toml", Path(name)
     if name in names():
-        return path
+        return Path(__file__).with_name(f"{name}.toml")
+    given_path = Path(name)
     if given_path.suffix == ".toml" and given_path.is_file():
         return given_path
     if given_path.is_dir():

@@ -8,17 +8,15 @@ part in nothing.
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Self, final
 
-from rqm._util.checks import known_keys, real, shown, whole
-from rqm._util.files import lock, read_json, state_folder, sync_folder, write_atomically, write_json
+from rqm._util.checks import Count, Fraction, Positive, check_fields, known_keys, shown, whole
+from rqm._util.files import lock, read_json, read_toml, state_folder, sync_folder, write_atomically, write_json
+from rqm.accounting.participation import charge_counts
 from rqm.bounds import Neighboring, Unit
-from rqm.config.plan import Plan, read_toml
-from rqm.config.round_parameters import corrupt
 from rqm.core.base import BaseMean
 from rqm.core.from_dict import mean_from_dict
 from rqm.ledger.budget_guard import Guard
@@ -27,21 +25,15 @@ from rqm.ledger.ledger import LEDGER, read
 if TYPE_CHECKING:
     from rqm.secagg import Identity, Roster
 
-POLICY, LEDGERS = "policy.toml", "node"
-"""The file of a policy, by default in the folder of the user's state, and the folder of ledgers beside it."""
-IDENTITY = "identity.key"
-"""The file of the node's secret key, in the same folder as the policy."""
+POLICY, IDENTITY, LEDGERS = "policy.toml", "identity.key", "node"
+"""The files of a policy and of the node's secret key, by default in the folder of the user's state; and the folder of
+ledgers beside them."""
 EPSILONS, MAX_KINDS = "epsilon.json", 256
 """The file with ε of one, two, … releases, and for how many kinds of rounds it is kept."""
 RELEASES_AHEAD, SAMPLED_RELEASES_AHEAD = 64, 8
 """Releases for which ε is computed at once; with Poisson sampling each takes longer."""
-MAX_WINDOW = 256
-"""Rounds from one participation to the next that a node counts on with correlated noise; more take hours."""
 BEGUN, CHAINS = "rounds", "chains"
 """The folders of rounds that were begun, an empty file each, and of chains of rounds with the last one of each."""
-POLICY_KEY = "rqm-policy"
-"""The key of a node's configuration that names the file of its policy."""
-DEFAULT_MECHANISMS = ("rqm", "pbm", "rounding", "discrete-gaussian", "skellam", "binomial")
 
 TEMPLATE = """\
 # The limits of this node. Only its owner writes this file. The node refuses a round that breaks a limit before it
@@ -98,46 +90,35 @@ class Policy:
     20
     """
 
-    epsilon: float
-    delta: float
-    release_epsilon: float
-    l2_clip: float
-    clients: int
-    max_participations: int
-    honest_clients: int | None = None
-    honest_fraction: float | None = None
+    epsilon: Positive
+    delta: Fraction
+    release_epsilon: Positive
+    l2_clip: Positive
+    clients: Annotated[int, partial(whole, low=2)]
+    max_participations: Count
+    honest_clients: Count | None = None
+    honest_fraction: Fraction | None = None
     roster: Path | None = None
     trust_server_with_keys: bool = False
-    mechanisms: tuple[str, ...] = DEFAULT_MECHANISMS
+    mechanisms: tuple[str, ...] = ("rqm", "pbm", "rounding", "discrete-gaussian", "skellam", "binomial")
     unit: Unit = "user"
     neighboring: Neighboring | None = None
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        for name in ("epsilon", "release_epsilon"):
-            real(name, getattr(self, name), "a positive finite number", 0, inf)
-        real("delta", self.delta, "above 0 and below 1", 0, 1)
-        real("l2_clip", self.l2_clip, "a number above 0", 0, 1e300)
-        whole("clients", self.clients, 2)
-        whole("max_participations", self.max_participations, 1)
+        if not isinstance(self.mechanisms, tuple | list) or not all(isinstance(name, str) for name in self.mechanisms):
+            raise ValueError(f"mechanisms = {shown(self.mechanisms)}: must be a list of names")
+        object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
+        check_fields(self)
         if (self.honest_clients is None) == (self.honest_fraction is None):
             raise ValueError("honest_clients, honest_fraction: one of the two must be given, and only one")
-        if self.honest_fraction is not None:
-            real("honest_fraction", self.honest_fraction, "above 0 and below 1", 0, 1)
-        else:
+        if self.honest_clients is not None:
             whole("honest_clients", self.honest_clients, 1, self.clients)
-        if not isinstance(self.trust_server_with_keys, bool):
-            raise ValueError(f"trust_server_with_keys = {shown(self.trust_server_with_keys)}: must be true or false")
         if (self.roster is None) != self.trust_server_with_keys:
             raise ValueError(
                 "roster: must be given, or else trust_server_with_keys = true: the server forwards the keys of the "
                 "other clients, and could impersonate them"
             )
-        if not isinstance(self.mechanisms, tuple | list) or not all(isinstance(name, str) for name in self.mechanisms):
-            raise ValueError(f"mechanisms = {shown(self.mechanisms)}: must be a list of names")
-        object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
-        if self.unit not in get_args(Unit):
-            raise ValueError(f"unit = {shown(self.unit)}: must be one of {', '.join(get_args(Unit))}")
         allowed = {"record": ("add-or-remove-one", "replace-one"), "user": ("replace-one",)}[self.unit]
         if self.neighboring is None:
             object.__setattr__(self, "neighboring", allowed[0])
@@ -148,20 +129,22 @@ class Policy:
             )
 
     @classmethod
-    def from_toml(cls, path: Path) -> Self:
+    def from_toml(cls, path: Path) -> Self | None:
         """Read a policy; a file that leaves out a limit is refused.
 
         Args:
             path: The TOML file.
 
         Returns:
-            The policy.
+            The policy; None if it consists of `trust_server = true`.
 
         Raises:
             PolicyError: If the file cannot be read, or a value is missing or not allowed.
         """
         try:
-            values = read_toml(path)
+            values = read_toml(path, "a policy; rqm init --policy writes one")
+            if values.keys() == {"trust_server"} and values["trust_server"] is True:
+                return None
             names = [field.name for field in fields(cls)]
             known_keys(values, names)
             optional = ("roster", "trust_server_with_keys", "unit", "neighboring", "honest_clients", "honest_fraction")
@@ -191,8 +174,9 @@ class Policy:
         Returns:
             The same under the owner's assumptions. The node itself counts its rounds.
         """
-        clients, participation = mean.participation.clients, mean.participation
-        window = 1 if mean.noise is None else min(participation.window, MAX_WINDOW)
+        clients = mean.participation.clients
+        participation = mean.participation
+        window = 1 if mean.noise is None else min(participation.window, 256)  # rounds; more take hours to account for
         counted = replace(
             participation, max_participations=None, population=None, sampling="available", min_separation=window
         )
@@ -208,20 +192,23 @@ class Policy:
         relation = threat_model.unit, threat_model.neighboring
         return relation in ((self.unit, self.neighboring), ("user", "replace-one"))
 
-    def check(self, plan: Plan, mean: BaseMean) -> None:
+    def check(self, mean: BaseMean) -> None:
         """Refuse a round that no number of releases could make acceptable.
 
         Args:
-            plan: The plan of the run.
             mean: What clients of the round send.
 
         Raises:
             PolicyError: If the round breaks a limit.
         """
-        clients, threat_model = plan.participation.clients, mean.threat_model
-        min_survivors = plan.participation.min_survivors or (1 if plan.lost else clients)
-        corrupt_clients, planned_corrupt = self.corrupt(clients), corrupt(plan)
-        name, clip = plan.mechanism.to_dict()["mechanism"], mean.record_clip or mean.l2_clip or 0
+        participation = mean.participation
+        threat_model = mean.threat_model
+        clients = mean.participation.clients
+        min_survivors = participation.min_survivors or clients
+        corrupt_clients = self.corrupt(clients)
+        planned_corrupt = corrupt(mean)
+        name = mean.mechanism.kind
+        clip = mean.record_clip or mean.l2_clip or 0
         for is_allowed, problem in (
             (name in self.mechanisms, f"mechanism = {name}: must be one of {', '.join(self.mechanisms)}"),
             (mean.is_accounted_in_seconds, f"clients = {clients}: ε of this mechanism takes too long to compute"),
@@ -261,7 +248,9 @@ class NodeGuard:
     """
 
     def __init__(self, policy: Policy, home: Path) -> None:
-        self.policy, self.home, self.folder = policy, home, home / LEDGERS
+        self.policy = policy
+        self.home = home
+        self.folder = home / LEDGERS
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any]) -> Self | None:
@@ -277,13 +266,14 @@ class NodeGuard:
         Raises:
             PolicyError: If there is no policy, or it cannot be read.
         """
-        configured = node_config.get(POLICY_KEY)
+        configured = node_config.get("rqm-policy")
         path = state_folder() / POLICY if configured is None else Path(str(configured))
         if configured is None and not path.exists():
             raise PolicyError(
                 f"this node has no policy, and takes part in nothing: rqm init --policy writes one, {path} by default"
             )
-        return None if _policy_trusts_server(path) else cls(Policy.from_toml(path), path.parent)
+        policy = Policy.from_toml(path)
+        return None if policy is None else cls(policy, path.parent)
 
     @property
     def credentials(self) -> "tuple[Identity, Roster] | None":
@@ -294,24 +284,23 @@ class NodeGuard:
             return None
         return Identity.read(self.home / IDENTITY), Roster.read(self.policy.roster)
 
-    def allow(self, plan: Plan, dim: int, round_: bytes) -> None:
+    def allow(self, mean: BaseMean, round_: bytes) -> None:
         """Refuse a round before it begins.
 
         Args:
-            plan: The plan of the run.
-            dim: Parameters of the model.
+            mean: What clients of the round send.
             round_: The name of the round. A name that came twice could bring back keys that were given up.
 
         Raises:
             PolicyError: If the policy forbids the round, cannot pay for it, or the round was begun before.
         """
         credentials = self.credentials
-        if credentials and plan.participation.clients > (largest := len(credentials[1].keys)):
+        clients = mean.participation.clients
+        if credentials and clients > (largest := len(credentials[1].keys)):
             raise PolicyError(
-                f"the policy of this node: clients = {plan.participation.clients}: must be at most {largest}, the "
-                "clients in the roster"
+                f"the policy of this node: clients = {clients}: must be at most {largest}, the clients in the roster"
             )
-        self._pay(plan, dim, None)
+        self.charge(mean, None)
         self.begin(round_)
 
     def begin(self, round_: bytes) -> None:
@@ -325,31 +314,27 @@ class NodeGuard:
         except FileExistsError:
             raise PolicyError("the policy of this node: a round that it has begun before") from None
 
-    def charge(self, plan: Plan, dim: int, round_index: int, chain: bytes = b"") -> None:
+    def charge(self, mean: BaseMean, round_index: int | None, chain: bytes = b"") -> None:
         """Pay for this node's vector in a round. When this returns, the charge is on disk.
 
         Args:
-            plan: The plan of the run.
-            dim: Parameters of the model.
-            round_index: The round, from 0.
+            mean: What clients of the round send.
+            round_index: The round, from 0; None: only check that the policy allows it and can pay for it.
             chain: The name of the chain of rounds, with correlated noise.
 
         Raises:
             PolicyError: If the policy forbids the round or cannot pay for it.
         """
-        self._pay(plan, dim, round_index, chain)
-
-    def _pay(self, plan: Plan, dim: int, round_index: int | None, chain: bytes = b"") -> None:
-        """Check all ledgers of this node; charge one of them if a round is given."""
-        self.policy.check(plan, plan.private_mean(dim))
-        mean = self.policy.counted(plan.private_mean(dim))
+        self.policy.check(mean)
+        mean = self.policy.counted(mean)
         _ = mean.max_length  # refuses what cannot be encoded before it is paid for
         kind = _kind(mean)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         counts: dict[str, tuple[BaseMean, int]] | None = None
         while True:
             with self._ledgers() as (guards, stack):
-                checked, counts = counts, {name: (open_.mean, open_.charges.total()) for name, open_ in guards.items()}
+                checked = counts
+                counts = {name: (open_.mean, open_.charges.total()) for name, open_ in guards.items()}
                 if round_index is not None and checked == counts:  # no other process has charged since the check
                     (self.folder / kind).mkdir(mode=0o700, exist_ok=True)
                     guard = guards.get(kind) or stack.enter_context(Guard(mean, self.folder / kind))
@@ -375,13 +360,14 @@ class NodeGuard:
         path = folder / sha256(chain).hexdigest()
         if path.exists():
             entry = read_json(path, "a chain")
-            last, separation = whole("turn", entry.get("turn"), 0), whole("apart", entry.get("apart"), 1)
+            last = whole("round", entry.get("round"), 0)
+            separation = whole("min_separation", entry.get("min_separation"), 1)
             if round_index < last + separation:
                 raise PolicyError(
                     f"the policy of this node: round {round_index} of a chain in which it took part in round {last}: "
                     f"must be {separation} rounds later"
                 )
-        write_json(path, {"turn": round_index, "apart": min_separation})
+        write_json(path, {"round": round_index, "min_separation": min_separation})
 
     @contextmanager
     def _ledgers(self) -> Iterator[tuple[dict[str, Guard], ExitStack]]:
@@ -396,7 +382,8 @@ class NodeGuard:
 
     def _check_budget(self, mean: BaseMean, counts: list[tuple[BaseMean, int]]) -> None:
         """Refuse a release of `mean` if the releases of all kinds, this one included, cost more than is allowed."""
-        policy, delta = self.policy, self.policy.delta / len(counts)
+        policy = self.policy
+        delta = self.policy.delta / len(counts)
         for counted in (counted for counted, count in counts if count and not policy.covers(counted)):
             raise PolicyError(
                 f"the policy of this node: unit = {policy.unit}, neighboring = {policy.neighboring}: must stay what it "
@@ -425,9 +412,8 @@ class NodeGuard:
             epsilons = []
         if len(epsilons) < releases:
             is_sampled = mean.sampling_rate is not None  # records are sampled anew in rounds of their own
-            end = max(releases, min(self.policy.max_participations, RELEASES_AHEAD))
-            if is_sampled:
-                end = max(releases, min(end, len(epsilons) + SAMPLED_RELEASES_AHEAD))
+            ahead = SAMPLED_RELEASES_AHEAD if is_sampled else RELEASES_AHEAD
+            end = max(releases, min(self.policy.max_participations, len(epsilons) + ahead))
             epsilons = epsilons + [_cost(mean, count + 1, is_sampled) for count in range(len(epsilons), end)]
             write_json(path, dict([*stored.items(), (key, epsilons)][-MAX_KINDS:]))
         return float(epsilons[releases - 1])
@@ -445,15 +431,20 @@ def _has_first_line(path: Path) -> bool:
         return file.readline().endswith(b"\n")
 
 
-def _policy_trusts_server(path: Path) -> bool:
-    """Whether a policy consists of `trust_server = true`."""
-    try:
-        values = read_toml(path)
-    except (ValueError, OSError) as error:
-        raise PolicyError(f"{path}: {error}") from None
-    return values.keys() == {"trust_server"} and values["trust_server"] is True
-
-
 def _kind(mean: BaseMean) -> str:
     """The name of a kind of rounds: those with the same guarantee for each release."""
     return mean.fingerprint[:32]
+
+
+def corrupt(mean: BaseMean) -> int:
+    """How many of a round's clients may collude with the server: all that the guarantee does not count as honest."""
+    participation = mean.participation
+    threat_model = mean.threat_model
+    clients = mean.participation.clients
+    if threat_model.honest_fraction is None:
+        return clients - (threat_model.honest_clients or clients)
+    from rqm.accounting.accountant import Question  # noqa: PLC0415 (takes the compiler)
+
+    all_stay = replace(participation, min_survivors=None)
+    counts = charge_counts(participation, None)
+    return clients - Question(mean.release, all_stay, threat_model, mean.delta or 0.0, counts).honest

@@ -10,9 +10,9 @@ import pytest
 from rqm import RQM, Gaussian, StochasticRounding
 from rqm.accounting.accountant import Question
 from rqm.config.account import account_ledger
-from rqm.config.node_policy import POLICY, TEMPLATE, TRUSTING, NodeGuard, Policy, PolicyError
 from rqm.config.plan import Transforms
 from rqm.config.round_parameters import protocol
+from rqm.ledger.node_policy import POLICY, TEMPLATE, TRUSTING, NodeGuard, Policy, PolicyError, corrupt
 from rqm.secagg import Identity
 from rqm.verify import verify
 from tests.plans import change_plan, make_plan
@@ -61,7 +61,7 @@ def test_the_template_is_a_policy(tmp_path):
             {"min_survivors": 10, "honest_clients": 20, "max_participations": 1},
             "honest_clients = 20: must be at most 15",
         ),
-        ({"min_survivors": None, "lost": 0.1}, "min_survivors = 1: must be more than 5"),
+        ({"min_survivors": None, "client_dropout": 0.1}, "min_survivors = 1: must be more than 5"),
         ({"transforms": Transforms()}, "l2_clip: must be given"),
         ({"transforms": Transforms(l2_clip=1.5, rotate=True)}, "l2_clip = 1.5: must be at most 1.0"),
         (
@@ -74,7 +74,7 @@ def test_the_template_is_a_policy(tmp_path):
 )
 def test_a_server_cannot_ask_for_less(guard, change, message):
     with pytest.raises(PolicyError, match=message):
-        guard.allow(change_plan(PLAN, **change), 500, b"1")
+        guard.allow(change_plan(PLAN, **change).private_mean(500), b"1")
     assert not list(guard.folder.glob("*/*"))  # nothing was charged
 
 
@@ -101,7 +101,7 @@ def test_whatever_the_server_asks_for_the_secure_sum_holds_against_those_of_the_
             for threshold in range(20):
                 with suppress(ValueError):
                     params = protocol(plan, 10, b"1", threshold)
-                    policy.check(plan, mean)
+                    policy.check(mean)
                     allowed += 1
                     assert 2 * params.threshold > 19 + bad
                     assert params.minimum == survivors > bad
@@ -109,8 +109,18 @@ def test_whatever_the_server_asks_for_the_secure_sum_holds_against_those_of_the_
     assert allowed > 10
 
 
+def test_few_survivors_do_not_hide_who_may_be_corrupt():
+    """With min_survivors = 1 the guarantee counts one honest client; the others may still work with the server."""
+    plan = change_plan(PLAN, population=1000, sampling="uniform", honest_clients=None, honest_fraction=0.8)
+    for survivors in (1, 2, 15):
+        few = change_plan(plan, min_survivors=survivors)
+        assert corrupt(few.private_mean(500)) == corrupt(plan.private_mean(500)) > 5
+        with pytest.raises(ValueError, match=rf"min_survivors = {survivors}, .* who|it could unmask a client"):
+            protocol(few, 10, b"1")
+
+
 def test_what_was_paid_is_counted_by_what_the_owner_believes_now(guard):
-    guard.charge(PLAN, 500, 0)
+    guard.charge(PLAN.private_mean(500), 0)
     doubting = replace(POLICY_OF, honest_clients=10)
     wary = change_plan(PLAN, honest_clients=10, min_survivors=16)
     costs = [
@@ -122,10 +132,10 @@ def test_what_was_paid_is_counted_by_what_the_owner_believes_now(guard):
     for most, good in ((sum(costs) * 1.001, True), ((before + sum(costs) + costs[1]) / 2, False)):
         guard = NodeGuard(replace(doubting, epsilon=most), guard.home)
         if good:
-            guard.allow(wary, 500, b"1")
+            guard.allow(wary.private_mean(500), b"1")
         else:
             with pytest.raises(PolicyError, match="ε for ever"):
-                guard.allow(wary, 500, b"2")
+                guard.allow(wary.private_mean(500), b"2")
 
 
 def test_a_round_has_no_more_clients_than_the_roster(tmp_path):
@@ -133,7 +143,7 @@ def test_a_round_has_no_more_clients_than_the_roster(tmp_path):
     (tmp_path / "roster.txt").write_text("\n".join(key.hex() for key in keys))
     policy = replace(POLICY_OF, trust_server_with_keys=False, roster=tmp_path / "roster.txt")
     with pytest.raises(PolicyError, match="clients = 20: must be at most 19, the clients in the roster"):
-        NodeGuard(policy, tmp_path).allow(PLAN, 500, b"1")
+        NodeGuard(policy, tmp_path).allow(PLAN.private_mean(500), b"1")
 
 
 def test_nobody_waits_while_a_cost_is_worked_out(guard, monkeypatch):
@@ -144,40 +154,40 @@ def test_nobody_waits_while_a_cost_is_worked_out(guard, monkeypatch):
         afford(self, mean, counts)
         asked.append(sum(count for _, count in counts))
         if len(asked) == 1:
-            guard.charge(PLAN, 500, 7)
+            guard.charge(PLAN.private_mean(500), 7)
 
     monkeypatch.setattr(NodeGuard, "_check_budget", slow)
-    guard.charge(PLAN, 500, 0)
+    guard.charge(PLAN.private_mean(500), 0)
     assert asked == [1, 1, 2]
     (path,) = guard.folder.glob("*/ledger.jsonl")
     assert verify(path).charges == 2
 
 
 def test_a_round_is_begun_once(guard):
-    guard.allow(PLAN, 500, b"1")
-    guard.allow(PLAN, 500, b"2")
+    guard.allow(PLAN.private_mean(500), b"1")
+    guard.allow(PLAN.private_mean(500), b"2")
     with pytest.raises(PolicyError, match="a round that it has begun before"):
-        NodeGuard(POLICY_OF, guard.home).allow(PLAN, 500, b"1")
+        NodeGuard(POLICY_OF, guard.home).allow(PLAN.private_mean(500), b"1")
 
 
 def test_a_ledger_that_was_begun_and_never_written_counts_nothing(guard):
     """Its process was killed before the first line was whole."""
-    guard.charge(PLAN, 500, 0)
+    guard.charge(PLAN.private_mean(500), 0)
     (path,) = guard.folder.glob("*/ledger.jsonl")
     for name, text in (("one", b""), ("two", path.read_bytes()[:30])):
         (guard.folder / name).mkdir()
         (guard.folder / name / "ledger.jsonl").write_bytes(text)
-    guard.charge(PLAN, 500, 1)
+    guard.charge(PLAN.private_mean(500), 1)
     assert verify(path).charges == 2
 
 
 def test_a_node_counts_for_itself(guard):
     """Whatever the server says of turns, of participations or of who is honest."""
     for turn in (0, 0, 7):
-        guard.allow(PLAN, 500, os.urandom(8))
-        guard.charge(PLAN, 500, turn)
+        guard.allow(PLAN.private_mean(500), os.urandom(8))
+        guard.charge(PLAN.private_mean(500), turn)
     with pytest.raises(PolicyError, match="max_participations = 4: must be at most 3"):
-        guard.allow(change_plan(PLAN, max_participations=1, honest_clients=14, delta=0.1), 500, b"4")
+        guard.allow(change_plan(PLAN, max_participations=1, honest_clients=14, delta=0.1).private_mean(500), b"4")
     (path,) = guard.folder.glob("*/ledger.jsonl")
     assert verify(path).max_participations == 3
     found, _ = account_ledger(path)
@@ -192,9 +202,9 @@ def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
     turn, plans = 0, (PLAN, other)
     with suppress(PolicyError):
         for turn in range(100):
-            guard.charge(plans[turn % 2], 500, turn)
+            guard.charge(plans[turn % 2].private_mean(500), turn)
     with pytest.raises(PolicyError, match=r"ε for ever = .*: must be at most 3.0"):
-        guard.allow(plans[turn % 2], 500, b"1")
+        guard.allow(plans[turn % 2].private_mean(500), b"1")
     alone, both = (policy.counted(PLAN.private_mean(500)).with_values(delta=d).account for d in (1e-6, 0.5e-6))
     assert alone({0: 1}).epsilon < 2.0
     assert turn >= 2
