@@ -252,11 +252,11 @@ def test_local_steps_send_the_change_over_the_rate():
     plan = change_plan(PLAN, client=ClientWork("local", epochs=2, batch=4, rate=0.1))
     trainer = RunState(plan, federation(), model())
     before = trainer.values.clone()
-    trainer.updates.vector(2, 0)
+    trainer.updates.compute(trainer.updates.model, [2], 0)
     assert (trainer.values == before).all()
     one_step = change_plan(plan, client=ClientWork("local", epochs=1, batch=1000, rate=0.1))
     single, full = RunState(one_step, federation(), model()), RunState(PLAN, federation(), model())
-    rows = [trainer.updates.vector(2, 0)[0] for trainer in (single, full)]
+    rows = [trainer.updates.compute(trainer.updates.model, [2], 0)[0] for trainer in (single, full)]
     torch.testing.assert_close(*rows, rtol=1e-4, atol=1e-5)
 
 

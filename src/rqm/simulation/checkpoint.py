@@ -83,7 +83,7 @@ def restore(state: RunState, folder: Path) -> tuple[int, str | None]:
 
 def _clients_arrays(state: RunState) -> Arrays:
     """What clients remember from one round to the next."""
-    corrections, noise = state.updates.client_state, state.secure_sum.chain.secret(state.rounds_done)
+    corrections, noise = state.updates.method.client_state, state.secure_sum.chain.secret(state.rounds_done)
     arrays: Arrays = {}
     if state.rounds_done == state.plan.participation.rounds:
         return arrays
@@ -96,7 +96,7 @@ def _clients_arrays(state: RunState) -> Arrays:
 
 def _restore_clients(state: RunState, path: Path, done: int) -> None:
     """Put the clients where they were."""
-    corrections = state.updates.client_state
+    corrections = state.updates.method.client_state
     if corrections is None and not path.exists():
         return
     try:

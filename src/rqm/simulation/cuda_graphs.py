@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rqm.data.federated_data import Clients, IntArray, Tensors
-from rqm.simulation.client_groups import EXAMPLES_AT_ONCE, FLOATS_AT_ONCE, GroupedGradients
-from rqm.simulation.layer_gradients import ExampleLosses, record_layers
+from rqm.simulation.layer_gradients import GROUP_LIMITS, ExampleLosses, record_layers
 from rqm.simulation.models import FlatModel
 
 EXAMPLES_PER_RUN = 8
@@ -39,8 +38,10 @@ class CapturedGraph(NamedTuple):
 
 
 @final
-class CudaGradients(GroupedGradients):
+class CudaGradients:
     """Groups of clients on a GPU, whose gradients are computed by replaying CUDA graphs.
+
+    All parameters of the model must belong to dense layers and plain convolutions.
 
     Args:
         model: The model that is trained, with parameters in float32.
@@ -49,28 +50,28 @@ class CudaGradients(GroupedGradients):
     """
 
     def __init__(self, model: FlatModel, clients: Clients, losses: ExampleLosses) -> None:
-        super().__init__(clients, losses)
-        self.model = model
+        self.model, self.clients, self.losses = model, clients, losses
+        max_examples, max_floats = GROUP_LIMITS["cuda"]
         mean_size = max(1.0, float(clients.sizes.mean()))
-        max_clients = min(int(EXAMPLES_AT_ONCE["cuda"] / mean_size), FLOATS_AT_ONCE["cuda"] // len(model.values))
-        self.max_clients = max(1, max_clients)
+        self.max_clients = max(1, min(int(max_examples / mean_size), max_floats // len(model.values)))
         self.recordings: dict[tuple[int, int, int], CapturedGraph] = {}
         self.rows = model.values.new_empty((0, len(model.values)))
 
     def split(self, client_ids: Sequence[int]) -> list[list[int]]:
-        """See `GroupedGradients`: clients in their order."""
+        """The positions of all clients, in the groups that are computed in one pass."""
         positions = list(range(len(client_ids)))
         return [positions[start : start + self.max_clients] for start in range(0, len(positions), self.max_clients)]
 
-    def agrees(self, model: FlatModel) -> bool:
-        """See `GroupedGradients`."""
-        try:
-            return super().agrees(model)
-        finally:
-            self.recordings.clear()
-
     def gradients(self, model: FlatModel, client_ids: Sequence[int]) -> Tensors:
-        """See `GroupedGradients`. The rows are valid until the next call."""
+        """Compute the gradients of a group.
+
+        Args:
+            model: The model.
+            client_ids: The clients of the group.
+
+        Returns:
+            The gradient of each client's mean loss, one row each, which are valid until the next call; and the losses.
+        """
         layout, count = self.layout(client_ids), len(client_ids)
         if len(self.rows) < count:
             self.rows, self.recordings = model.values.new_empty((count, len(model.values))), {}

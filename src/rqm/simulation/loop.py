@@ -19,10 +19,9 @@ from rqm.config.model_sizes import OWN, parameters
 from rqm.config.plan import Plan
 from rqm.data.federated_data import FederatedData
 from rqm.ledger.budget_guard import Guard
-from rqm.simulation.client_updates import client_updates_for
+from rqm.simulation.client_updates import UPDATE_CLASSES
 from rqm.simulation.cohort import Cohort, CohortSampler
 from rqm.simulation.models import MODELS, Loss
-from rqm.simulation.observer import Observer
 from rqm.simulation.secure_sum import SECURE_SUMS, Revealed
 from rqm.simulation.server_optimizer import ServerOptimizer
 from rqm.simulation.streams import START, torch_seed
@@ -85,6 +84,36 @@ def run_round(state: "RunState", round_index: int) -> Outcome:
     return state.outcome(cohort, revealed, start)
 
 
+class Observer:
+    """Plants nothing and sees nothing. Audits override what they need.
+
+    Attributes:
+        plants: Whether `sends` is called. Clients are then computed one after the other.
+    """
+
+    plants = False
+
+    def sends(self, client: int, round_index: int) -> torch.Tensor | None:
+        """The vector that an audit plants in place of a client's.
+
+        Args:
+            client: The client.
+            round_index: The round, from 0.
+
+        Returns:
+            The vector; None if the client sends its own.
+        """
+        return None
+
+    def learns(self, round_index: int, mean: torch.Tensor) -> None:
+        """Called with the decoded mean of a round, which is all that the server learns.
+
+        Args:
+            round_index: The round, from 0. Discarded rounds have no mean.
+            mean: The mean.
+        """
+
+
 @final
 class RunState:
     """A run between two rounds: the model, and everything that its next round depends on.
@@ -128,7 +157,7 @@ class RunState:
         if self.mean.dim != plan.width(size):
             raise ValueError(f"the model has {size} parameters: {self.mean.dim} are accounted for")
         _ = self.mean.max_length  # raises if there is no room for the L2 clip
-        self.updates = client_updates_for(
+        self.updates = UPDATE_CLASSES[type(self.mean)](
             self.mean, plan, self.data, self.model, observer=self.observer, loss=loss, is_secure=is_secure
         )
         self.values = self.updates.values

@@ -53,28 +53,27 @@ class MessageSum:
         round_index: The round, from 0.
         device: The device of the sum.
         seed: The seed of the simulated randomness; None: it is secure.
+        first: The position of the first client among the round's survivors. All simulated noise follows from positions.
 
     Attributes:
+        is_exact: Whether messages are integers, so that the order of additions does not matter.
         total: The sum so far.
         seconds: Seconds of encoding, of all threads on average.
     """
 
-    def __init__(self, mean: BaseMean, round_index: int, device: torch.device, seed: int | None) -> None:
-        self.mean, self.round_index, self.device, self.seed = mean, round_index, device, seed
-        kind = torch.int32 if mean.has_integer_messages else torch.float64
-        self.total = torch.zeros(mean.coordinates, dtype=kind, device=device)
+    def __init__(
+        self, mean: BaseMean, round_index: int, device: torch.device, seed: int | None, first: int = 0
+    ) -> None:
+        self.mean, self.round_index, self.device, self.seed, self.first = mean, round_index, device, seed, first
+        self.is_exact = mean.has_integer_messages
+        self.total = torch.zeros(mean.coordinates, dtype=torch.int32 if self.is_exact else torch.float64, device=device)
         self.seconds, self._forks = 0.0, 0
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether messages are integers, so that the order of additions does not matter."""
-        return self.mean.has_integer_messages
 
     def add(self, positions: Sequence[int], rows: Any) -> torch.Tensor:
         """Encode vectors and add their messages.
 
         Args:
-            positions: The clients' positions among the survivors, from which their simulated noise follows.
+            positions: The clients' positions, counted from the first client's.
             rows: Their vectors, as `PrivateMean.add_messages` takes them.
 
         Returns:
@@ -97,12 +96,14 @@ class MessageSum:
         return is_finite
 
     def _source(self, position: int) -> Any:
-        return SecureRandom() if self.seed is None else SeededRandom(self.seed, NOISE, self.round_index, position)
+        if self.seed is None:
+            return SecureRandom()
+        return SeededRandom(self.seed, NOISE, self.round_index, self.first + position)
 
     def fork(self) -> "MessageSum":
         """An empty sum for another thread."""
         self._forks += 1
-        return MessageSum(self.mean, self.round_index, self.device, self.seed)
+        return MessageSum(self.mean, self.round_index, self.device, self.seed, self.first)
 
     def merge(self, messages: "MessageSum") -> None:
         """Add a sum that `fork` returned."""
@@ -141,9 +142,9 @@ class SecureSum(ABC):
                 clients_at_once=clients_at_once,
             )
 
-    def messages(self, round_index: int) -> MessageSum:
-        """An empty sum of the messages of a round."""
-        return MessageSum(self.mean, round_index, self.device, None if self.is_secure else self.plan.seed)
+    def messages(self, round_index: int, first: int = 0) -> MessageSum:
+        """An empty sum of the messages of a round, from the survivor at a position on."""
+        return MessageSum(self.mean, round_index, self.device, None if self.is_secure else self.plan.seed, first)
 
     @abstractmethod
     def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:
@@ -195,13 +196,12 @@ class ProtocolSum(SecureSum):
             """A client's integers; parties beyond the cohort settle the noise of the previous round."""
             if party >= clients:
                 return -self._canceled(round_index, party - clients) % self.mean.modulus
-            position, messages, start = positions[cohort.clients[party]], self.messages(round_index), perf_counter()
-            vector, loss = updates.vector(cohort.clients[party], round_index)
-            seconds[COMPUTING] += perf_counter() - start
-            is_finite = messages.add([position], vector)
+            position, start = positions[cohort.clients[party]], perf_counter()
+            messages = self.messages(round_index, position)
+            losses[position] = updates.encode([cohort.clients[party]], round_index, messages)
+            seconds[COMPUTING] += perf_counter() - start - messages.seconds
             seconds[ENCODING] += messages.seconds
             self.chain.apply_to_message(messages.total, round_index, position, cohort)
-            losses[position] = loss.masked_fill(~is_finite, torch.nan)
             return np.asarray(messages.total.cpu()) % self.mean.modulus
 
         dropped = [party for party, client in enumerate(cohort.clients) if client not in positions]
