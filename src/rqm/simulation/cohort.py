@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rqm.config.plan import Plan
-from rqm.simulation.streams import LOSSES, SAMPLING
+from rqm.simulation.streams import LOSSES, SAMPLING, numpy_generator
 
 
 @final
@@ -63,8 +63,7 @@ class CohortSampler:
         Each takes part as often as any other, give or take one round, and no sooner than after ⌊users / clients⌋
         rounds.
         """
-        order: NDArray[np.int64] = np.random.default_rng([self.plan.seed, SAMPLING]).permutation(self.users)
-        return order
+        return np.asarray(numpy_generator(self.plan.seed, SAMPLING).permutation(self.users))
 
     def clients(self, round_index: int) -> list[int]:
         """The clients of a round, in their order, drawn without replacement.
@@ -91,7 +90,7 @@ class CohortSampler:
                 return clients
 
     def _sample(self, round_index: int, users: NDArray[np.int64]) -> list[int]:
-        generator = np.random.default_rng([self.plan.seed, SAMPLING, round_index])
+        generator = numpy_generator(self.plan.seed, SAMPLING, round_index)
         return list(users[generator.choice(len(users), self.plan.participation.clients, replace=False)].tolist())
 
     def draw(self, round_index: int) -> Cohort:
@@ -132,5 +131,4 @@ class CohortSampler:
         """Which clients do not drop out, by a stream of the plan's seed."""
         if not self.plan.lost:
             return np.ones(count, dtype=np.bool_)
-        draws = np.random.default_rng([self.plan.seed, LOSSES, *path]).random(count)
-        return np.asarray(draws >= self.plan.lost)
+        return np.asarray(numpy_generator(self.plan.seed, LOSSES, *path).random(count) >= self.plan.lost)

@@ -257,17 +257,18 @@ def check_data(plan: Plan, data: FederatedData, model: nn.Module | None = None) 
     Raises:
         ValueError: If there are too few users, or the model or the device does not exist.
     """
-    participation, users = plan.participation, plan.participation.population or len(data.train)
-    users = plan.protected.clients_of(users)
-    if plan.participation.population is None and users > len(data.train):
+    participation = plan.participation
+    users = plan.protected.clients_of(participation.population or len(data.train))
+    if participation.population is None and users > len(data.train):
         raise ValueError(f"records.silos = {users}: must be at most {len(data.train)}, users of {data.name}")
-    clients, rounds, limit = participation.clients, participation.rounds, participation.max_participations
+    clients, rounds = participation.clients, participation.rounds
+    limit = participation.max_participations or rounds
     if clients > users:
         raise ValueError(f"clients = {clients}: must be at most {users}, all that {data.name} has")
-    if clients * rounds > (limit or rounds) * users:
+    if clients * rounds > limit * users:
         raise ValueError(
-            f"max_participations = {limit}: {rounds} rounds of {clients} clients are more than the "
-            f"{(limit or rounds) * users} turns that {users} users have"
+            f"max_participations = {limit}: {rounds} rounds of {clients} clients are more than the {limit * users} "
+            f"turns that {users} users have"
         )
     if plan.protected.takes_turns and CohortSampler(plan, users).is_fixed_order:
         separation = users // clients

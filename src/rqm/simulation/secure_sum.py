@@ -15,7 +15,7 @@ from rqm.core.base import BaseMean
 from rqm.correlated.simulated_chain import CorrelatedChain, IndependentChain
 from rqm.randomness import OneEach, SecureRandom, SeededRandom
 from rqm.simulation.cohort import Cohort
-from rqm.simulation.streams import LOSSES, NOISE, torch_seed
+from rqm.simulation.streams import LOSSES, NOISE, numpy_generator, torch_seed
 
 if TYPE_CHECKING:
     from rqm.simulation.client_updates import ClientUpdates
@@ -205,7 +205,7 @@ class ProtocolSum(SecureSum):
             return np.asarray(messages.total.cpu()) % self.mean.modulus
 
         dropped = [party for party, client in enumerate(cohort.clients) if client not in positions]
-        stages = np.random.default_rng([self.plan.seed, LOSSES, round_index, 1]).integers(0, 3, len(dropped))
+        stages = numpy_generator(self.plan.seed, LOSSES, round_index, 1).integers(0, 3, len(dropped))
         silent = {party: STAGES[stage] for party, stage in zip(dropped, stages, strict=True)}
         silent |= {clients + index: STAGES[0] for index in cohort.unsettled}
         settling = len(cohort.settling) if self.mean.has_second_message else 0
