@@ -13,8 +13,7 @@ from rqm.config.plan import Plan, ServerStep, Transforms
 from rqm.config.run_files import read_checkpoint
 from rqm.mechanisms.banded import BandedGaussian
 from rqm.simulation import run_folder
-from rqm.simulation.cohort import CohortSampler
-from rqm.simulation.loop import RunState
+from rqm.simulation.loop import CohortSampler, RunState
 from tests.plans import change_plan, make_plan
 from tests.simulation.small import federation, model, pictures
 

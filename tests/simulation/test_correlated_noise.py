@@ -10,8 +10,7 @@ from rqm import CorrelatedNoise, StochasticRounding, account
 from rqm.config.account import account_ledger
 from rqm.config.plan import ServerStep, Transforms
 from rqm.simulation import run_folder
-from rqm.simulation.cohort import CohortSampler
-from rqm.simulation.loop import RunState
+from rqm.simulation.loop import CohortSampler, RunState
 from tests.plans import change_plan, make_plan
 from tests.simulation.small import federation, model, pictures
 

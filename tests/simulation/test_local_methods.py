@@ -83,7 +83,7 @@ def test_fedcomgate_is_its_definition(rounds):
         x = x - mean
     trainer = trained("fedcomgate", rounds)
     assert trainer.values.numpy() == pytest.approx(x.numpy(), abs=1e-5)
-    assert trainer.updates.method.client_state.numpy() == pytest.approx(torch.stack(delta).numpy(), abs=1e-4)
+    assert trainer.updates.client_state.numpy() == pytest.approx(torch.stack(delta).numpy(), abs=1e-4)
     plain = trained("local", rounds).values.numpy()
     assert (plain == pytest.approx(x.numpy(), abs=1e-5)) == (rounds == 1)  # the first has nothing to correct
 
@@ -141,12 +141,12 @@ def test_a_client_that_drops_out_keeps_its_correction():
     plan = change_plan(PLAN, lost=0.4, client=replace(PLAN.client, work="fedcomgate"), seed=3)
     trainer = RunState(plan, quadratics(), line(), loss=half_square)
     for round_index in range(plan.participation.rounds):
-        previous = trainer.updates.method.client_state.clone()
+        previous = trainer.updates.client_state.clone()
         survivors = trainer.cohorts.draw(round_index).survivors
         trainer.step()
-        has_changed = (trainer.updates.method.client_state != previous).any(dim=1)
+        has_changed = (trainer.updates.client_state != previous).any(dim=1)
         assert [client for client in range(USERS) if has_changed[client]] == sorted(survivors)
-    assert trainer.updates.method.client_state.abs().max() > 0
+    assert trainer.updates.client_state.abs().max() > 0
 
 
 @pytest.mark.parametrize("work", ["fedcomgate", "fedaq"])
@@ -176,7 +176,7 @@ def test_a_resumed_run_has_the_state_of_the_method(tmp_path, work, adapt):
     carry_out(plan, federation(), tmp_path / "run", make=trainer)
     assert torch.equal(trainers[-1].values, uninterrupted.values)
     resumed, expected = (
-        run.updates.method.client_state if work == "fedcomgate" else run.tensors["state"]
+        run.updates.client_state if work == "fedcomgate" else run.tensors["state"]
         for run in (trainers[-1], uninterrupted)
     )
     assert torch.equal(resumed, expected)
@@ -279,8 +279,8 @@ def test_corrections_use_the_clipped_vectors(adapt):
     )
     trainer = RunState(plan, quadratics(), line(), loss=half_square)
     trainer.step()
-    assert trainer.updates.method.client_state.abs().max() > 1e-4
-    assert trainer.updates.method.client_state.sum(dim=0).abs().max() < 1e-4 * USERS
+    assert trainer.updates.client_state.abs().max() > 1e-4
+    assert trainer.updates.client_state.sum(dim=0).abs().max() < 1e-4 * USERS
 
 
 def test_the_account_counts_both_vectors_of_fedaq():

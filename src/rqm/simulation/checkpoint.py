@@ -90,7 +90,7 @@ def _client_tensors(state: RunState) -> dict[str, Tensor]:
     if state.rounds_done == state.plan.participation.rounds:
         return {}
     tensors = {
-        "corrections": state.updates.method.client_state,
+        "corrections": state.updates.client_state,
         "noise": state.secure_sum.chain.secret(state.rounds_done),
     }
     # The file holds 32 bits a value, of any kind.
@@ -99,7 +99,7 @@ def _client_tensors(state: RunState) -> dict[str, Tensor]:
 
 def _restore_clients(state: RunState, path: Path, done: int) -> None:
     """Put the clients where they were."""
-    corrections = state.updates.method.client_state
+    corrections = state.updates.client_state
     if corrections is None and not path.exists():
         return
     try:

@@ -42,10 +42,10 @@ from rqm.simulation.layer_gradients import (
     record_layers,
     write_rows,
 )
-from rqm.simulation.local_methods import METHODS
+from rqm.simulation.local_methods import METHODS, LocalMethod
 from rqm.simulation.models import MODELS, FlatModel, Loss, cross_entropy, example_losses
 from rqm.simulation.record_gradients import RecordGradients, record_hashes, records_of_round
-from rqm.simulation.streams import DROPOUT, LOCAL, RECORDS, numpy_generator, torch_seed
+from rqm.simulation.streams import DROPOUT, LOCAL, RECORDS, torch_seed
 
 if TYPE_CHECKING:
     from rqm.simulation.loop import Observer
@@ -296,13 +296,13 @@ class ClientUpdates(ABC):
 
     Attributes:
         values: The parameters of the model, in one vector.
-        is_local: Whether clients take local steps. If not, they send gradients.
-        method: The local steps.
+        method: The local steps; None: clients send gradients.
         adaptive_clip: The clip that moves; None: a fixed one.
         groups: What computes several clients in one pass; None: one client after another.
         has_losses: Whether the clients' losses are computed.
     """
 
+    method: LocalMethod | None = None
     adaptive_clip: AdaptiveClip | None = None
     groups: ClientGroups | CudaGradients | None = None
     has_losses = True
@@ -321,8 +321,8 @@ class ClientUpdates(ABC):
         self.plan, self.clients, self.model, self.observer = plan, data.train, FlatModel(model), observer
         self.values, self.loss, self.is_secure = self.model.values, loss or cross_entropy, is_secure
         self.losses = partial(example_losses, loss=self.loss)
-        self.is_local = plan.client.work != "gradient"
-        self.method = METHODS[plan.client.work](plan, len(self.clients), self.values)
+        if plan.client.work in METHODS:
+            self.method = METHODS[plan.client.work](plan, len(self.clients), self.values)
         if plan.adapt is not None and mean.max_length is not None:
             self.adaptive_clip = AdaptiveClip(plan.adapt, mean.max_length, self.values.device)
 
@@ -353,12 +353,18 @@ class ClientUpdates(ABC):
     def server_state(self) -> dict[str, Tensor]:
         """What the server remembers besides the model and its optimizer, by its name in checkpoints."""
         clip = None if self.adaptive_clip is None else self.adaptive_clip.state
-        states = {"clip": clip, "state": self.method.server_state}
+        states = {"clip": clip, "state": None if self.method is None else self.method.server_state}
         return {name: state for name, state in states.items() if state is not None}
+
+    @property
+    def client_state(self) -> Tensor | None:
+        """What clients remember, one row each."""
+        return None if self.method is None else self.method.client_state
 
     def begin_round(self, round_index: int) -> None:
         """Begin a round, before any vector is computed."""
-        self.method.begin_round()
+        if self.method is not None:
+            self.method.begin_round()
         if self.plan.dropout:
             torch.manual_seed(torch_seed(self.plan.seed, DROPOUT, round_index))
 
@@ -416,11 +422,11 @@ class ClientUpdates(ABC):
         if self.adaptive_clip is not None:
             clip = self.adaptive_clip.clip  # before it moves
             mean = self.adaptive_clip.update(mean)
-        return self.method.apply(mean, round_index, clip)
+        return mean if self.method is None else self.method.apply(mean, round_index, clip)
 
     def evaluate(self, data: FederatedData) -> tuple[float | None, float | None]:
         """Loss and accuracy on the test set; see `rqm.simulation.evaluation.evaluate`."""
-        threads = ModelThreads(self.model, 1) if self.is_local else self.threads  # whose copies have other parameters
+        threads = self.threads if self.method is None else ModelThreads(self.model, 1)  # others have other parameters
         return evaluate(threads.map, data, self.loss)
 
 
@@ -431,12 +437,12 @@ class UserUpdates(ClientUpdates):
     @cached_property
     def groups(self) -> ClientGroups | CudaGradients | None:  # type: ignore[override]
         """What computes several clients in one pass; None: one client after another, which is the reference."""
-        if self.values.is_cuda and not self.is_local:
+        if self.values.is_cuda and self.method is None:
             if not has_kernel(self.values) or self.loss is not cross_entropy or self.observer.plants:
                 return None  # a user's loss may be one that cannot be recorded
             arguments = self.model, self.clients, self.losses
             return CudaGradients(*arguments) if self._agrees(CudaGradients(*arguments)) else None
-        groups = ClientGroups(self.clients, self.losses, len(self.values), is_local=self.is_local)
+        groups = ClientGroups(self.clients, self.losses, len(self.values), is_local=self.method is not None)
         return groups if self._is_stateless and groups.saves_time and self._agrees(groups) else None
 
     def _agrees(self, groups: ClientGroups | CudaGradients) -> bool:
@@ -446,7 +452,7 @@ class UserUpdates(ClientUpdates):
         module.eval()  # dropout would differ
         client_ids, batch = np.flatnonzero(self.clients.sizes)[:2].tolist(), None
         try:
-            if isinstance(groups, ClientGroups) and self.is_local:
+            if isinstance(groups, ClientGroups) and groups.is_local:
                 stack = groups.stack(self.model, client_ids)
                 batch = torch.arange(stack.size, device=self.values.device).repeat(len(client_ids), 1)
                 stack.compute_gradient(batch)
@@ -471,7 +477,7 @@ class UserUpdates(ClientUpdates):
         count = min(usable_cores(), 2**28 // (2 * len(self.values)))  # a gigabyte, with the gradients
         if count < 1 or self.values.is_cuda or not self._is_stateless:
             count = 1
-        return ModelThreads(self.model, count, shares_values=not self.is_local)
+        return ModelThreads(self.model, count, shares_values=self.method is None)
 
     @cached_property
     def _is_stateless(self) -> bool:
@@ -491,10 +497,11 @@ class UserUpdates(ClientUpdates):
         """See `ClientUpdates`."""
         planted = self.observer.sends(client_ids[0], round_index) if self.observer.plants else None
         if planted is not None:
-            rows = functional.pad(planted, (0, (self.method.vectors - 1) * len(planted)))[None]
+            count = 1 if self.method is None else self.method.vectors
+            rows = functional.pad(planted, (0, (count - 1) * len(planted)))[None]
             losses = planted.new_zeros(1)
-        elif self.is_local:
-            rows, losses = self._local_steps(model, client_ids, round_index)
+        elif self.method is not None:
+            rows, losses = self._local_steps(self.method, model, client_ids, round_index)
         elif self.groups is not None and (len(client_ids) > 1 or self.values.is_cuda):
             rows, losses = self.groups.gradients(model, client_ids)
         else:
@@ -503,7 +510,7 @@ class UserUpdates(ClientUpdates):
             rows, losses = client.gradient, client.losses[0]
         return rows if self.adaptive_clip is None else self.adaptive_clip.messages(rows), losses
 
-    def _local_steps(self, model: FlatModel, client_ids: list[int], round_index: int) -> Tensors:
+    def _local_steps(self, method: LocalMethod, model: FlatModel, client_ids: list[int], round_index: int) -> Tensors:
         """Take local steps. Clients send the change of the model over the learning rate."""
         start = self.values.clone()
         models: SingleClient | ClientStack
@@ -515,13 +522,13 @@ class UserUpdates(ClientUpdates):
         models.values.copy_(start)
         orders = [self._batches(models.size, round_index, client_id) for client_id in client_ids]
         batches = map(torch.stack, zip(*orders, strict=True))
-        rows = torch.cat(self.method.steps(models, client_ids, batches), dim=1)
+        rows = torch.cat(method.steps(models, client_ids, batches), dim=1)
         model.values.copy_(start)
         return rows, torch.stack(models.losses).mean(0)
 
     def _batches(self, size: int, round_index: int, client_id: int) -> Iterator[Tensor]:
         """The examples of a client's steps: those of `epochs`, or `steps` batches."""
-        client, rng = self.plan.client, numpy_generator(self.plan.seed, LOCAL, round_index, client_id)
+        client, rng = self.plan.client, np.random.default_rng([self.plan.seed, LOCAL, round_index, client_id])
         epochs = client.epochs if client.steps is None else client.steps
         orders = (torch.from_numpy(rng.permutation(size)).to(self.values.device) for _ in range(epochs))
         return islice((batch for order in orders for batch in torch.split(order, client.batch)), client.steps)

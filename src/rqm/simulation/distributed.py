@@ -65,7 +65,7 @@ def can_share(state: RunState) -> bool:
         and state.mean.has_integer_messages
         and not state.mean.sums_records
         and not state.observer.plants
-        and state.updates.method.client_state is None
+        and state.updates.client_state is None
         and not has_common_state
     )
 

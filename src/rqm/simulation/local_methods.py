@@ -37,7 +37,7 @@ class LocalMethod:
     """The local steps of clients, and what the server does with the mean of what they send.
 
     This class takes steps of SGD: FedAvg (McMahan et al. 2017), and with few levels FedPAQ (Reisizadeh et al. 2020).
-    Other methods override what they need. Clients that send a gradient take no steps, and have no state either.
+    Other methods override what they need.
 
     Args:
         plan: The plan.
@@ -174,10 +174,5 @@ class FedAq(LocalMethod):
         return mean[:half]
 
 
-METHODS: dict[Work, type[LocalMethod]] = {
-    "gradient": LocalMethod,
-    "local": LocalMethod,
-    "fedcomgate": FedComgate,
-    "fedaq": FedAq,
-}
+METHODS: dict[Work, type[LocalMethod]] = {"local": LocalMethod, "fedcomgate": FedComgate, "fedaq": FedAq}
 """Local methods by their name in a plan."""

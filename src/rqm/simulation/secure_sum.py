@@ -14,11 +14,11 @@ from rqm.config.round_parameters import protocol
 from rqm.core.base import BaseMean
 from rqm.correlated.simulated_chain import CorrelatedChain, IndependentChain
 from rqm.randomness import OneEach, SecureRandom, SeededRandom
-from rqm.simulation.cohort import Cohort
-from rqm.simulation.streams import LOSSES, NOISE, numpy_generator, torch_seed
+from rqm.simulation.streams import LOSSES, NOISE, torch_seed
 
 if TYPE_CHECKING:
     from rqm.simulation.client_updates import ClientUpdates
+    from rqm.simulation.loop import Cohort
 
 COMPUTING, ENCODING = "gradients", "clip, rotate, encode"
 """Parts of a round, by their names in `metrics.jsonl`."""
@@ -147,7 +147,7 @@ class SecureSum(ABC):
         return MessageSum(self.mean, round_index, self.device, None if self.is_secure else self.plan.seed, first)
 
     @abstractmethod
-    def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:
+    def reveal(self, updates: "ClientUpdates", cohort: "Cohort") -> Revealed | None:
         """The sum of the messages of a cohort's survivors.
 
         Args:
@@ -163,7 +163,7 @@ class SecureSum(ABC):
 class IdealSum(SecureSum):
     """Adds up messages in the clear. The result is that of the real protocol."""
 
-    def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:
+    def reveal(self, updates: "ClientUpdates", cohort: "Cohort") -> Revealed | None:
         """See `SecureSum`."""
         start, round_index = perf_counter(), cohort.round_index
         messages = self.messages(round_index)
@@ -180,7 +180,7 @@ class IdealSum(SecureSum):
 class ProtocolSum(SecureSum):
     """The real protocol, with all parties in this process. No client's integers leave it without a mask."""
 
-    def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:
+    def reveal(self, updates: "ClientUpdates", cohort: "Cohort") -> Revealed | None:
         """See `SecureSum`. Clients that drop out do so at a random stage before they send their masked vector."""
         from rqm.secagg import Aborted, new_round  # noqa: PLC0415 (a bare GPU machine has no ciphers)
         from rqm.secagg.local import aggregate  # noqa: PLC0415
@@ -205,7 +205,7 @@ class ProtocolSum(SecureSum):
             return np.asarray(messages.total.cpu()) % self.mean.modulus
 
         dropped = [party for party, client in enumerate(cohort.clients) if client not in positions]
-        stages = numpy_generator(self.plan.seed, LOSSES, round_index, 1).integers(0, 3, len(dropped))
+        stages = np.random.default_rng([self.plan.seed, LOSSES, round_index, 1]).integers(0, 3, len(dropped))
         silent = {party: STAGES[stage] for party, stage in zip(dropped, stages, strict=True)}
         silent |= {clients + index: STAGES[0] for index in cohort.unsettled}
         settling = len(cohort.settling) if self.mean.has_second_message else 0
