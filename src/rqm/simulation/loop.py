@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import isfinite
 from time import perf_counter
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ class Outcome:
     seconds: float
     bits_up: int
     survivors: int
-    clients_loss: float | None
+    clients_loss: float | None = None
     loss: float | None = None
     accuracy: float | None = None
     discarded: bool | None = None
@@ -211,23 +211,23 @@ class RunState:
             What is known of the round.
         """
         self.rounds_done = cohort.round_index + 1
-        seconds = {} if revealed is None else {**revealed.seconds, "server": perf_counter() - revealed.time}
-        loss = accuracy = None
+        seconds, facts = dict[str, float](), dict[str, Any]()
+        if revealed is None:
+            facts["discarded"] = True
+        else:
+            seconds = {**revealed.seconds, "server": perf_counter() - revealed.time}
+            facts = {"clients_loss": self._clients_loss(revealed), "secagg_bytes_up": revealed.bytes_up}
         if self.rounds_done % self.plan.evaluate_every == 0 or self.rounds_done == self.plan.participation.rounds:
             evaluation_start = perf_counter()
-            loss, accuracy = self.evaluate()
+            facts["loss"], facts["accuracy"] = self.evaluate()
             seconds["evaluation"] = perf_counter() - evaluation_start
         return Outcome(
             round=self.rounds_done,
-            clients_loss=None if revealed is None else self._clients_loss(revealed),
             seconds=perf_counter() - start,
             bits_up=self.bits_up * len(cohort.survivors) // self.plan.participation.clients,
             survivors=len(cohort.survivors),
-            loss=loss,
-            accuracy=accuracy,
-            discarded=True if revealed is None else None,
-            secagg_bytes_up=None if revealed is None else revealed.bytes_up,
             parts={name: round(value, 6) for name, value in seconds.items()},
+            **facts,
         )
 
     def _clients_loss(self, revealed: Revealed) -> float | None:

@@ -282,9 +282,10 @@ def check_model(model: nn.Module, data: FederatedData, loss: Loss | None = None)
     trial = copy.deepcopy(model).cpu().train()
     buffers = {name: value.clone() for name, value in trial.named_buffers()}
     inputs, labels = data.train[int(data.train.sizes.argmax())]
-    generator_state = torch.get_rng_state()
     try:
-        example_losses(trial, inputs, labels, loss or cross_entropy).mean().backward()  # type: ignore[no-untyped-call]
+        with torch.random.fork_rng(devices=[]):
+            losses = example_losses(trial, inputs, labels, loss or cross_entropy)
+            losses.mean().backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         name = "the cross-entropy (give loss= for another)" if loss is None else "loss"
@@ -292,8 +293,6 @@ def check_model(model: nn.Module, data: FederatedData, loss: Loss | None = None)
             f"model: fails on inputs of shape {tuple(inputs.shape)} and labels of {tuple(labels.shape)} with {name}: "
             f"{reason[0]}"
         ) from None
-    finally:
-        torch.set_rng_state(generator_state)
     for name, value in trial.named_buffers():
         if not torch.equal(value, buffers[name]):
             raise ValueError(
