@@ -56,18 +56,6 @@ def test_the_real_protocol_gives_the_ideal_sum(plan):
         assert (ideal.values == real.values).all()
 
 
-def test_a_resumed_run_ends_with_the_same_model(tmp_path):
-    uninterrupted, stopped = tmp_path / "whole", tmp_path / "stopped"
-    plan, data = change_plan(PLAN, model="linear"), pictures(clients=12)
-    first = run_folder.carry_out(plan, data, uninterrupted)
-    answers = iter([False] * 5 + [True] + [False] * 20)
-    with pytest.raises(TimeoutError):
-        run_folder.carry_out(plan, data, stopped, out_of_time=lambda: next(answers))
-    second = run_folder.carry_out(plan, data, stopped, resume=True)
-    assert first["accuracy"] == second["accuracy"]
-    assert first["loss"] == second["loss"]
-
-
 def test_a_restored_state_draws_the_same_noise():
     plain, restored = RunState(PLAN, federation(), model()), RunState(PLAN, federation(), model())
     for _ in range(4):
