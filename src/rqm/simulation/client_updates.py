@@ -13,9 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import islice
-from queue import LifoQueue
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -253,14 +252,12 @@ class ModelThreads:
 
     def __init__(self, model: FlatModel, count: int, *, shares_values: bool = True) -> None:
         self.model, self.count = model, count
-        self._copies: LifoQueue[FlatModel] = LifoQueue()  # a thread gets the copy in its cache
         if count > 1:
             values = model.values if shares_values else None
-            for _ in range(count):
-                self._copies.put(FlatModel(copy.deepcopy(model.model), values))
+            self._copies = [FlatModel(copy.deepcopy(model.model), values) for _ in range(count)]
             self._pool = ThreadPoolExecutor(count, "rqm-client", torch.set_num_threads, (1,))
 
-    def map(self, work: Callable[[FlatModel, Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    def map(self, work: Callable[[FlatModel, Any], Any], items: Sequence[Any]) -> Iterable[Any]:
         """Apply `work` to a model and each item.
 
         Args:
@@ -272,14 +269,15 @@ class ModelThreads:
         """
         if self.count == 1:
             return map(partial(work, self.model), items)
-        return self._pool.map(partial(self._run, work), items)
+        results: list[Any] = [None] * len(items)
+        remaining = iter(enumerate(items))  # a free thread takes the next one
 
-    def _run(self, work: Callable[[FlatModel, Any], Any], item: Any) -> Any:
-        model = self._copies.get()
-        try:
-            return work(model, item)
-        finally:
-            self._copies.put(model)
+        def run(model: FlatModel) -> None:
+            for index, item in remaining:
+                results[index] = work(model, item)
+
+        list(self._pool.map(run, self._copies))  # waits, and raises what was raised
+        return results
 
 
 class ClientUpdates(ABC):
@@ -558,7 +556,7 @@ class SiloUpdates(ClientUpdates):
         is_separable = self.loss is cross_entropy and self.plan.model in MODELS
         examples = self.clients[int(self.clients.sizes.argmax())]
         self.gradients = RecordGradients(self.model.model, self.losses, mean, examples, is_separable=is_separable)
-        self.hashes: dict[int, Any] = {}
+        self.hashes = cache(lambda silo: record_hashes(*self.clients[silo]))
 
     def begin_round(self, round_index: int) -> None:
         """See `ClientUpdates`."""
@@ -570,11 +568,9 @@ class SiloUpdates(ClientUpdates):
         assert self.plan.records is not None
         (silo,) = client_ids
         inputs, labels = self.clients[silo]
-        batches, hashes = self.plan.participation.min_separation, None
-        if self.plan.threat_model.neighboring == "add-or-remove-one" and batches > 1:
-            if silo not in self.hashes:
-                self.hashes[silo] = record_hashes(inputs, labels)
-            hashes = self.hashes[silo]
+        batches = self.plan.participation.min_separation
+        has_hashes = self.plan.threat_model.neighboring == "add-or-remove-one" and batches > 1
+        hashes = self.hashes(silo) if has_hashes else None
         source = SecureRandom() if self.is_secure else SeededRandom(self.plan.seed, RECORDS, round_index, silo)
         rate = self.plan.records.sampling_rate
         is_drawn = records_of_round(rate, batches, len(labels), round_index, source.words, hashes)

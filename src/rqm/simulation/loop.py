@@ -21,7 +21,7 @@ from rqm.config.plan import Plan
 from rqm.data.federated_data import FederatedData
 from rqm.ledger.budget_guard import Guard
 from rqm.simulation.client_updates import UPDATE_CLASSES
-from rqm.simulation.models import MODELS, Loss
+from rqm.simulation.models import MODELS, Loss, trained_parameters
 from rqm.simulation.secure_sum import SECURE_SUMS, Revealed
 from rqm.simulation.server_optimizer import ServerOptimizer
 from rqm.simulation.streams import LOSSES, SAMPLING, START, torch_seed
@@ -149,7 +149,7 @@ class RunState:
         self.data = data.to(self.device) if self.device.type != "cpu" else data
         self.model = _plan_model(plan, data) if model is None else copy.deepcopy(model)
         self.model.to(self.device)
-        size = sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+        size = sum(parameter.numel() for parameter in trained_parameters(self.model))
         is_known = model is None and data.name == plan.data and parameters(plan.model, plan.data) is not None
         if plan.dim is None and not is_known:
             plan = replace(plan, dim=size, model=plan.model if model is None else OWN, data=data.name)

@@ -94,6 +94,18 @@ class Linear(nn.Sequential):
 MODELS: dict[str, Callable[..., nn.Module]] = {"paper-cnn": PaperCNN, "small-cnn": SmallCNN, "linear": Linear}
 
 
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are trained.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ValueError("model: has no parameters to train")
+    return parameters
+
+
 @final
 class FlatModel:
     """A model whose parameters are views of one flat vector, and whose gradients are views of another.
@@ -111,9 +123,7 @@ class FlatModel:
     """
 
     def __init__(self, model: nn.Module, values: Tensor | None = None) -> None:
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        if not parameters:
-            raise ValueError("model: has no parameters to train")
+        parameters = trained_parameters(model)
         if values is None:
             values = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.model, self.values, self.gradient = model, values, torch.zeros_like(values)

@@ -24,6 +24,7 @@ from rqm.simulation.layer_gradients import (
     scale_rows,
     squared_lengths,
 )
+from rqm.simulation.models import trained_parameters
 
 ClippedSum = Callable[[Tensor, Tensor, float], Tensor]
 """From inputs, labels and a clip to the sum of the records' clipped gradients, in float64."""
@@ -95,7 +96,7 @@ class RecordGradients:
         is_separable: bool = False,
     ) -> None:
         self.model, self.losses, self.mean = model, losses, mean
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.parameters = trained_parameters(model)
         self.device = self.parameters[0].device
         trial = artificial_records(*examples)
         check_separable(model, losses, *trial)

@@ -24,7 +24,7 @@ from rqm.data.federated_data import FederatedData, as_federated_data
 from rqm.ledger.ledger import LEDGER
 from rqm.simulation.defaults import TrainingRequest, plan_for
 from rqm.simulation.loop import Outcome, RunState
-from rqm.simulation.models import Loss, cross_entropy, example_losses
+from rqm.simulation.models import Loss, cross_entropy, example_losses, trained_parameters
 from rqm.simulation.run_folder import carry_out
 
 if TYPE_CHECKING:
@@ -273,9 +273,7 @@ def check_model(model: nn.Module, data: FederatedData, loss: Loss | None = None)
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}: must be a torch.nn.Module")
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
-        raise ValueError("model: has no parameters to train")
+    trained = trained_parameters(model)
     for parameter in trained:
         if parameter.dtype != torch.float32:
             raise TypeError(f"model: has parameters of {parameter.dtype}; must be torch.float32 (model.float())")
