@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 from rqm.config.plan import Plan
 from rqm.data.federated_data import FederatedData
@@ -20,7 +20,7 @@ from rqm.simulation.loop import RunState
 from rqm.simulation.run_folder import MakeState
 from rqm.simulation.secure_sum import MessageSum
 
-Encode = Callable[..., torch.Tensor]
+Encode = Callable[..., Tensor]
 """`ClientUpdates.encode`."""
 
 
@@ -72,13 +72,13 @@ def can_share(state: RunState) -> bool:
 
 def _encode_shared(
     state: RunState, encode: Encode, client_ids: Sequence[int], round_index: int, messages: MessageSum
-) -> torch.Tensor:
+) -> Tensor:
     """`ClientUpdates.encode` in the first process: every process computes a part."""
     _broadcast((list(client_ids), round_index, [tensor.cpu() for tensor in _visible(state)]))
     return _encode_part(encode, client_ids, round_index, messages)
 
 
-def _encode_part(encode: Encode, client_ids: Sequence[int], round_index: int, messages: MessageSum) -> torch.Tensor:
+def _encode_part(encode: Encode, client_ids: Sequence[int], round_index: int, messages: MessageSum) -> Tensor:
     """Compute this process's part of the clients, and add up all parts in the first process."""
     chunk = slice(distributed.get_rank(), None, distributed.get_world_size())
     losses = encode(client_ids, round_index, messages, chunk)
@@ -114,7 +114,7 @@ def _follow(load: Callable[[str], FederatedData]) -> None:
         _encode_part(state.updates.encode, client_ids, round_index, state.secure_sum.messages(round_index))
 
 
-def _visible(state: RunState) -> list[torch.Tensor]:
+def _visible(state: RunState) -> list[Tensor]:
     """What clients see of the server in a round."""
     return [tensor for name, tensor in state.tensors.items() if name != "moments"]
 

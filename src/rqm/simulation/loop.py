@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from rqm._util.text import many
 from rqm.config.model_sizes import OWN, parameters
@@ -93,7 +93,7 @@ class Observer:
 
     plants = False
 
-    def sends(self, client: int, round_index: int) -> torch.Tensor | None:
+    def sends(self, client: int, round_index: int) -> Tensor | None:
         """The vector that an audit plants in place of a client's.
 
         Args:
@@ -105,7 +105,7 @@ class Observer:
         """
         return None
 
-    def learns(self, round_index: int, mean: torch.Tensor) -> None:
+    def learns(self, round_index: int, mean: Tensor) -> None:
         """Called with the decoded mean of a round, which is all that the server learns.
 
         Args:
@@ -183,7 +183,7 @@ class RunState:
         return run_round(self, self.rounds_done)
 
     @property
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """What the server remembers from round to round, by its name in checkpoints."""
         return {"values": self.values, "moments": self.optimizer.moments, **self.updates.server_state}
 
@@ -341,11 +341,13 @@ class CohortSampler:
         """
         if self.plan.noise is None:
             return self._cohort(round_index, None)
-        if self._latest is None or self._latest.round_index > round_index:
-            self._latest = self._cohort(0, None)
-        while self._latest.round_index < round_index:
-            self._latest = self._cohort(self._latest.round_index + 1, self._latest)
-        return self._latest
+        latest = self._latest
+        if latest is None or latest.round_index > round_index:
+            latest = self._cohort(0, None)
+        while latest.round_index < round_index:
+            latest = self._cohort(latest.round_index + 1, latest)
+        self._latest = latest
+        return latest
 
     def _cohort(self, round_index: int, previous: Cohort | None) -> Cohort:
         clients = self.clients(round_index)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rqm.config.plan import Plan, SecAgg
 from rqm.config.round_parameters import protocol
@@ -37,8 +38,8 @@ class Revealed:
         time: When the sum was revealed.
     """
 
-    total: torch.Tensor
-    losses: torch.Tensor
+    total: Tensor
+    losses: Tensor
     seconds: dict[str, float]
     bytes_up: int | None = None
     time: float = field(default_factory=perf_counter)
@@ -69,7 +70,7 @@ class MessageSum:
         self.total = torch.zeros(mean.coordinates, dtype=torch.int32 if self.is_exact else torch.float64, device=device)
         self.seconds, self._forks = 0.0, 0
 
-    def add(self, positions: Sequence[int], rows: Any) -> torch.Tensor:
+    def add(self, positions: Sequence[int], rows: Any) -> Tensor:
         """Encode vectors and add their messages.
 
         Args:
@@ -84,7 +85,7 @@ class MessageSum:
         self.seconds += perf_counter() - start
         return is_finite
 
-    def _add(self, positions: Sequence[int], rows: Any) -> torch.Tensor:
+    def _add(self, positions: Sequence[int], rows: Any) -> Tensor:
         source: Any = self._source(positions[0])
         if len(positions) > 1 and not self.total.is_cuda:  # a GPU encodes a group of clients with one stream
             if not self.is_exact or self.mean.mechanism.vector_mechanism is not None:
@@ -92,7 +93,7 @@ class MessageSum:
                 return torch.cat(parts)
             if self.seed is not None:
                 source = OneEach(self._source(position) for position in positions)
-        is_finite: torch.Tensor = self.mean.add_messages(rows, self.total, source, round_index=self.round_index)
+        is_finite: Tensor = self.mean.add_messages(rows, self.total, source, round_index=self.round_index)
         return is_finite
 
     def _source(self, position: int) -> Any:
@@ -188,7 +189,7 @@ class ProtocolSum(SecureSum):
 
         round_index, clients = cohort.round_index, len(cohort.clients)
         positions = {client: position for position, client in enumerate(cohort.survivors)}
-        losses: dict[int, torch.Tensor] = {}
+        losses: dict[int, Tensor] = {}
         seconds = {COMPUTING: 0.0, ENCODING: 0.0}
         updates.begin_round(round_index)
 
