@@ -406,12 +406,13 @@ class ClientUpdates(ABC):
                     add(messages, group, rows)
         return losses if self.has_losses else losses[:0]
 
-    def apply(self, mean: Tensor, round_index: int) -> Tensor:
+    def apply(self, mean: Tensor, round_index: int, survivors: int) -> Tensor:
         """Update the adaptive clip and the state of the local method.
 
         Args:
             mean: The decoded mean of what was sent.
             round_index: The round, from 0.
+            survivors: Number of clients in the mean.
 
         Returns:
             What the server's optimizer steps along.
@@ -540,13 +541,9 @@ class SiloUpdates(ClientUpdates):
         mean: The private mean, which clips records.
         *arguments: See `ClientUpdates`.
         **options: See `ClientUpdates`.
-
-    Attributes:
-        silos: Silos that were computed in this round.
     """
 
     has_losses = False
-    silos = 0
 
     def __init__(self, mean: BaseMean, *arguments: Any, **options: Any) -> None:
         super().__init__(mean, *arguments, **options)
@@ -557,11 +554,6 @@ class SiloUpdates(ClientUpdates):
         examples = self.clients[int(self.clients.sizes.argmax())]
         self.gradients = RecordGradients(self.model.model, self.losses, mean, examples, is_separable=is_separable)
         self.hashes = cache(lambda silo: record_hashes(*self.clients[silo]))
-
-    def begin_round(self, round_index: int) -> None:
-        """See `ClientUpdates`."""
-        super().begin_round(round_index)
-        self.silos = 0
 
     def compute(self, model: FlatModel, client_ids: list[int], round_index: int) -> tuple[Rows, Tensor]:
         """See `ClientUpdates`."""
@@ -576,13 +568,12 @@ class SiloUpdates(ClientUpdates):
         is_drawn = records_of_round(rate, batches, len(labels), round_index, source.words, hashes)
         records = torch.from_numpy(np.flatnonzero(is_drawn)).to(labels.device)
         total = self.gradients.clipped_sum(inputs[records], labels[records], int(source.words(1)[0]) >> 1)
-        self.silos += 1
         return [total], self.values.new_zeros(1)
 
-    def apply(self, mean: Tensor, round_index: int) -> Tensor:
+    def apply(self, mean: Tensor, round_index: int, survivors: int) -> Tensor:
         """See `ClientUpdates`. The sum over all records is divided by a public number of them."""
         assert self.plan.records is not None
-        return mean * (self.silos / self.plan.records.batch)
+        return mean * (survivors / self.plan.records.batch)
 
 
 UPDATE_CLASSES: dict[type[BaseMean], type[ClientUpdates]] = {PrivateMean: UserUpdates, PrivateRecordMean: SiloUpdates}

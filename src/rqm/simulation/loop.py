@@ -77,8 +77,9 @@ def run_round(state: "RunState", round_index: int) -> Outcome:
     if revealed is None:
         state.secure_sum.chain.restart()  # the round stays charged, and its noise is never canceled
         return state.outcome(cohort, None, start)
-    mean = state.mean.decode(revealed.total, len(cohort.survivors), round_index=round_index, check=False)
-    mean = state.updates.apply(mean, round_index)
+    survivors = len(cohort.survivors)
+    mean = state.mean.decode(revealed.total, survivors, round_index=round_index, check=False)
+    mean = state.updates.apply(mean, round_index, survivors)
     state.observer.learns(round_index, mean)
     state.optimizer.step(mean.to(state.values), round_index)
     return state.outcome(cohort, revealed, start)
