@@ -121,10 +121,10 @@ class ClientStack:
         try:
             for layer, columns in self.layers.items():
                 shapes = [parameter.shape for parameter in layer.parameters(recurse=False)]
-                parts = torch.split(self.values[:, columns], [shape.numel() for shape in shapes], dim=1)
+                slices = torch.split(self.values[:, columns], [shape.numel() for shape in shapes], dim=1)
                 weights = [
-                    part.view(self.count, *shape).detach().requires_grad_()
-                    for part, shape in zip(parts, shapes, strict=True)
+                    values.view(self.count, *shape).detach().requires_grad_()
+                    for values, shape in zip(slices, shapes, strict=True)
                 ]
                 layer.forward = partial(_stacked_forward, layer, *weights)
                 leaves += weights
@@ -156,7 +156,7 @@ def _stacked_forward(layer: Any, weight: Tensor, *arguments: Tensor) -> Tensor:
 
 @final
 class ClientGroups:
-    """Groups of small clients, each computed in one pass. What a client sends does not depend on the other clients.
+    """Groups of small clients, each computed in one pass. What a client sends does not depend on the number of threads.
 
     All parameters of the model must belong to dense layers and plain convolutions.
 

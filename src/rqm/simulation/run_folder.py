@@ -12,7 +12,7 @@ from typing import Any
 from rqm._util.files import write_json
 from rqm.accounting.participation import default_delta
 from rqm.config.plan import PLAN, Plan
-from rqm.config.run_files import METRICS, SUMMARY, recorded_head
+from rqm.config.run_files import METRICS, SUMMARY
 from rqm.data.federated_data import FederatedData
 from rqm.ledger.budget_guard import Guard, delta_of
 from rqm.ledger.ledger import LEDGER
@@ -63,6 +63,8 @@ def carry_out(
     if not is_new and not state.plan.can_continue(Plan.of_run(folder)):
         raise ValueError(f"out = {folder}: holds the run of another plan")
     metrics_bytes, head = checkpoint.restore(state, folder)
+    if head is not None and not (folder / LEDGER).exists():
+        raise LedgerError(f"{folder}: its ledger ({LEDGER}) is gone, which ended with {head} or later")
     with _opened(state, folder, guard_options, is_new=is_new) as guard:
         guard.check(head, state.rounds_done)
         if guard.charges[state.rounds_done]:  # that round may have canceled the noise already
@@ -90,9 +92,6 @@ def _opened(state: RunState, folder: Path, guard_options: dict[str, Any], *, is_
     """The folder with its plan, and the guard with its ledger. If one of them cannot be made, nothing is left."""
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     files: tuple[str, ...] = ()
-    recorded = recorded_head(folder)
-    if recorded is not None and not (folder / LEDGER).exists():
-        raise LedgerError(f"{folder}: its ledger ({LEDGER}) is gone, which ended with {recorded} or later")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_new:
