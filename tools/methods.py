@@ -24,9 +24,9 @@ from rqm.config.sweep import Sweep
 from rqm.data import load
 from rqm.data.federated_data import FederatedData
 from rqm.randomness import SeededRandom
-from rqm.simulation.cohort import CohortSampler
 from rqm.simulation.local_methods import METHODS
-from rqm.simulation.streams import LOCAL, NOISE, START, numpy_generator, torch_seed
+from rqm.simulation.loop import CohortSampler
+from rqm.simulation.streams import LOCAL, NOISE, START, torch_seed
 from tools.systems import shared_out
 from tools.tuning import SEEDS, chosen
 
@@ -78,7 +78,7 @@ class Run:
         work, offsets = self.plan.client, self.data.train.offsets
         rows = []
         for client in chosen:
-            rng = numpy_generator(self.plan.seed, LOCAL, self.turn, client)
+            rng = np.random.default_rng([self.plan.seed, LOCAL, self.turn, client])
             taken: list[int] = []
             while len(taken) < (work.steps or 1) * work.batch:
                 taken += rng.permutation(int(self.data.train.sizes[client])).tolist()

@@ -15,8 +15,7 @@ from rqm import Plan, SeededRandom, private_record_mean
 from rqm.audit.measurement import event_bounds
 from rqm.core.record_mean import RecordSum
 from rqm.data.federated_data import Clients, FederatedData
-from rqm.simulation.loop import RunState
-from rqm.simulation.observer import Observer
+from rqm.simulation.loop import Observer, RunState
 from rqm.simulation.record_gradients import RecordGradients, record_hashes
 
 CANARIES, DIM, ROUNDS, DELTA = 120, 256, 10, 1e-6

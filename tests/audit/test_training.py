@@ -9,8 +9,7 @@ from scipy.stats import binom
 from rqm import account
 from rqm.audit import suite
 from rqm.audit.training import audit_training, one_run_bound, p_value
-from rqm.simulation.loop import RunState
-from rqm.simulation.observer import Observer
+from rqm.simulation.loop import Observer, RunState
 from tests.plans import change_plan
 
 

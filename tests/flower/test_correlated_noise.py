@@ -14,8 +14,7 @@ from rqm.flower import PrivateStrategy, Settings, private_mod, seeded_mod
 from rqm.flower.round_machine import NoiseChain
 from rqm.ledger.node_policy import TEMPLATE
 from rqm.secagg.wire import Kind
-from rqm.simulation.cohort import CohortSampler
-from rqm.simulation.loop import RunState
+from rqm.simulation.loop import CohortSampler, RunState
 from rqm.verify import verify
 from tests.flower.local import LocalGrid, arrays, give_policies, gradient_app, start, survivors
 from tests.simulation.small import federation, model

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from rqm.data.federated_data import Clients, FederatedData
-from rqm.simulation.cohort import Cohort
+from rqm.simulation.loop import Cohort
 
 torch.set_num_threads(1)  # the tests run on all cores already
 

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 import rqm
-from rqm import Gaussian, Noiseless, Plan, SeededRandom, StochasticRounding, account, simulate
+from rqm import Gaussian, Noiseless, Plan, SeededRandom, StochasticRounding, account
 from rqm.bounds import gaussian_epsilon
-from rqm.config.plan import Adapt, ClientWork, Transforms
+from rqm.config.plan import Adapt, Transforms
 from rqm.mechanisms.pbm import PBM
 from rqm.related.vqsgd import VQSGD
 from rqm.simulation.adaptive_clip import AdaptiveClip
 from rqm.simulation.loop import RunState
-from rqm.simulation.run_folder import carry_out
 from tests.plans import change_plan, make_plan
 from tests.simulation.small import federation, model
 
@@ -109,31 +108,6 @@ def test_one_noisy_bit_for_each_client_finds_the_quantile():
     assert np.std(log_clips[100:]) > 0.02  # there is noise
 
 
-@pytest.mark.parametrize("work", ["gradient", "local"])
-def test_a_resumed_run_has_the_same_clip(tmp_path, work):
-    plan = change_plan(PLAN, client=ClientWork(work=work, batch=5), checkpoint_every=2)
-
-    def trainer(plan, data):
-        return RunState(plan, data, model())
-
-    uninterrupted = RunState(plan, federation(), model())
-    while uninterrupted.rounds_done < plan.participation.rounds:
-        uninterrupted.step()
-    out_of_time_answers = iter((False, False, False, True))
-    with pytest.raises(TimeoutError):
-        carry_out(plan, federation(), tmp_path / "run", make=trainer, out_of_time=lambda: next(out_of_time_answers))
-    resumed = []
-
-    def resumed_trainer(plan, data):
-        resumed.append(trainer(plan, data))
-        return resumed[0]
-
-    carry_out(plan, federation(), tmp_path / "run", make=resumed_trainer)
-    assert torch.equal(resumed[0].tensors["clip"], uninterrupted.tensors["clip"])
-    assert torch.equal(resumed[0].values, uninterrupted.values)
-    assert float(uninterrupted.tensors["clip"]) != pytest.approx(log(0.5))
-
-
 @pytest.mark.parametrize(
     "mechanism", [StochasticRounding(clip=1.0, margin=1.0, levels=2), VQSGD(epsilon=20.0), Gaussian(0.5)]
 )
@@ -161,12 +135,6 @@ def test_noise_never_makes_the_clip_zero_or_infinite():
         adaptive_clip.update(torch.tensor([0.0, extreme]))
         assert 0 < adaptive_clip.clip < float("inf")
         assert torch.isfinite(adaptive_clip.messages(torch.ones(1, 1))).all()
-
-
-def test_both_aggregators_reveal_the_same_sum():
-    plan = change_plan(PLAN, mechanism=StochasticRounding(clip=1.0, margin=1.0, levels=2), rounds=2)
-    ideal, real = (simulate(change_plan(plan, secagg=kind), model(), federation()) for kind in ("ideal", "real"))
-    assert [outcome.loss for outcome in ideal] == [outcome.loss for outcome in real]
 
 
 def test_invalid_combinations_are_refused():

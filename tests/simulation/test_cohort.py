@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 
 from rqm import Gaussian, StochasticRounding
 from rqm.config.plan import Plan, ServerStep, Transforms
-from rqm.config.run_files import read_checkpoint
 from rqm.mechanisms.banded import BandedGaussian
-from rqm.simulation import run_folder
-from rqm.simulation.cohort import CohortSampler
-from rqm.simulation.loop import RunState
+from rqm.simulation.loop import CohortSampler, RunState
 from tests.plans import change_plan, make_plan
-from tests.simulation.small import federation, model, pictures
+from tests.simulation.small import federation, model
 
 PLAN = make_plan(
     data="blobs",
@@ -82,26 +79,6 @@ def test_any_sampling_keeps_the_separation():
     plan = make_plan(clients=3, rounds=12, sampling="available", min_separation=4)
     cohorts = [set(CohortSampler(plan, 12).clients(round_index)) for round_index in range(12)]
     assert all(cohorts[i].isdisjoint(cohorts[j]) for i in range(12) for j in range(i + 1, min(i + 4, 12)))
-
-
-@pytest.mark.parametrize("stop", [1, 3, 7, 11])
-def test_a_resumed_run_has_the_same_banded_noise(stop, tmp_path):
-    class KilledError(Exception):
-        pass
-
-    def watch(outcome):
-        if outcome.round == stop:
-            raise KilledError
-
-    def carried_out(name, *watching):
-        plan = change_plan(PLAN, data="noise", model="small-cnn", dim=None)
-        run_folder.carry_out(plan, pictures(clients=12), tmp_path / name, *watching)
-        return read_checkpoint(tmp_path / name)[0]
-
-    with pytest.raises(KilledError):
-        carried_out("part", watch)
-    uninterrupted, resumed = carried_out("whole"), carried_out("part")
-    assert all((uninterrupted[name] == resumed[name]).all() for name in ("values", "moments"))
 
 
 def test_banded_noise_cancels_in_the_model():

@@ -10,8 +10,7 @@ from rqm import CorrelatedNoise, StochasticRounding, account
 from rqm.config.account import account_ledger
 from rqm.config.plan import ServerStep, Transforms
 from rqm.simulation import run_folder
-from rqm.simulation.cohort import CohortSampler
-from rqm.simulation.loop import RunState
+from rqm.simulation.loop import CohortSampler, RunState
 from tests.plans import change_plan, make_plan
 from tests.simulation.small import federation, model, pictures
 
@@ -55,18 +54,6 @@ def test_the_real_protocol_gives_the_ideal_sum(plan):
         run, restored = ideal.step(), real.step()
         assert (run.survivors, run.discarded) == (restored.survivors, restored.discarded)
         assert (ideal.values == real.values).all()
-
-
-def test_a_resumed_run_ends_with_the_same_model(tmp_path):
-    uninterrupted, stopped = tmp_path / "whole", tmp_path / "stopped"
-    plan, data = change_plan(PLAN, model="linear"), pictures(clients=12)
-    first = run_folder.carry_out(plan, data, uninterrupted)
-    answers = iter([False] * 5 + [True] + [False] * 20)
-    with pytest.raises(TimeoutError):
-        run_folder.carry_out(plan, data, stopped, out_of_time=lambda: next(answers))
-    second = run_folder.carry_out(plan, data, stopped, resume=True)
-    assert first["accuracy"] == second["accuracy"]
-    assert first["loss"] == second["loss"]
 
 
 def test_a_restored_state_draws_the_same_noise():

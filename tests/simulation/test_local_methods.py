@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rqm import Noiseless, Plan, StochasticRounding, account, private_mean, simulate
+from rqm import Noiseless, Plan, StochasticRounding, account, private_mean
 from rqm.config.account import account_ledger
 from rqm.config.plan import Adapt, ClientWork, ServerStep, Transforms
 from rqm.config.run_files import read_checkpoint
@@ -149,40 +149,6 @@ def test_a_client_that_drops_out_keeps_its_correction():
     assert trainer.updates.client_state.abs().max() > 0
 
 
-@pytest.mark.parametrize("work", ["fedcomgate", "fedaq"])
-@pytest.mark.parametrize("adapt", [None, Adapt(start=0.5)])
-def test_a_resumed_run_has_the_state_of_the_method(tmp_path, work, adapt):
-    plan = change_plan(
-        PLAN,
-        adapt=adapt,
-        clients=5,
-        client_dropout=0.2,
-        checkpoint_every=2,
-        client=replace(PLAN.client, work=work, batch=5),
-        transforms=Transforms(l2_clip=10.0, rotate=True),
-    )
-    trainers = []
-
-    def trainer(plan, data):
-        trainers.append(RunState(plan, data, model()))
-        return trainers[-1]
-
-    uninterrupted = trainer(plan, federation())
-    while uninterrupted.rounds_done < plan.participation.rounds:
-        uninterrupted.step()
-    out_of_time_answers = iter((False, False, False, True))
-    with pytest.raises(TimeoutError):
-        carry_out(plan, federation(), tmp_path / "run", make=trainer, out_of_time=lambda: next(out_of_time_answers))
-    carry_out(plan, federation(), tmp_path / "run", make=trainer)
-    assert torch.equal(trainers[-1].values, uninterrupted.values)
-    resumed, expected = (
-        run.updates.client_state if work == "fedcomgate" else run.tensors["state"]
-        for run in (trainers[-1], uninterrupted)
-    )
-    assert torch.equal(resumed, expected)
-    assert expected.abs().max() > 0
-
-
 def test_the_state_of_clients_is_in_no_published_file(tmp_path):
     plan = change_plan(PLAN, checkpoint_every=1, client=replace(PLAN.client, work="fedcomgate"))
     out_of_time_answers, folder = iter((False, True)), tmp_path / "run"
@@ -300,19 +266,6 @@ def test_the_account_counts_both_vectors_of_fedaq():
     assert corrected.epsilon == plain.epsilon  # the state of clients is not sent
     assert accelerated.epsilon == pytest.approx(plain.epsilon, rel=0.1)  # one clip for both vectors
     assert accelerated.wire_bits_per_parameter == 2 * plain.wire_bits_per_parameter
-
-
-@pytest.mark.parametrize("work", ["fedcomgate", "fedaq"])
-def test_both_aggregators_reveal_the_same_sum(work):
-    plan = change_plan(
-        PLAN,
-        mechanism=StochasticRounding(clip=3.0, margin=1.0, levels=4),
-        transforms=Transforms(l2_clip=5.0, rotate=True),
-        client=replace(PLAN.client, work=work),
-        rounds=3,
-    )
-    ideal, real = (list(simulate(change_plan(plan, secagg=kind), model(), federation())) for kind in ("ideal", "real"))
-    assert [outcome.loss for outcome in ideal] == [outcome.loss for outcome in real]
 
 
 def test_invalid_combinations_are_refused():

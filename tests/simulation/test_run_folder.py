@@ -10,16 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from rqm import RQM
+from rqm import RQM, StochasticRounding
 from rqm.config.plan import PLAN as PLAN_FILE
-from rqm.config.plan import Plan, ServerStep, Transforms
+from rqm.config.plan import Adapt, ClientWork, Plan, ServerStep, Transforms
 from rqm.config.run_files import CHECKPOINT
 from rqm.ledger.ledger import LEDGER, read
+from rqm.mechanisms.banded import BandedGaussian
 from rqm.simulation import checkpoint, run_folder
 from rqm.simulation.loop import RunState
 from tests.plans import change_plan, make_plan
-from tests.simulation.small import federation
+from tests.simulation.small import federation, model
 
 PLAN = make_plan(
     data="blobs",
@@ -82,6 +84,63 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(stop, whole, tmp_path
     assert Plan.of_run(folder) == change_plan(PLAN, dim=2355, delta=1e-5)  # all that was left open
     run_folder.carry_out(Plan.of_run(folder), pictures(), folder, resume=True)
     same(folder, whole)
+
+
+CLIPPED = change_plan(PLAN, model="own", checkpoint_every=2, transforms=Transforms(l2_clip=1.0, rotate=True))
+LOCAL = change_plan(CLIPPED, client_dropout=0.2, min_survivors=1, server=ServerStep("sgd", rate=0.1))
+REMEMBERING = {
+    "a clip that moves": change_plan(CLIPPED, adapt=Adapt(start=0.5)),
+    "a clip that moves, local steps": change_plan(LOCAL, adapt=Adapt(start=0.5), client=ClientWork("local", batch=5)),
+    "corrections": change_plan(LOCAL, client=ClientWork("fedcomgate", batch=5)),
+    "corrections, a clip that moves": change_plan(
+        LOCAL, adapt=Adapt(start=0.5), client=ClientWork("fedcomgate", batch=5)
+    ),
+    "accelerated steps": change_plan(LOCAL, client=ClientWork("fedaq", batch=5)),
+    "accelerated steps, a clip that moves": change_plan(
+        LOCAL, adapt=Adapt(start=0.5), client=ClientWork("fedaq", batch=5)
+    ),
+    "banded noise": change_plan(
+        CLIPPED,
+        clients=3,
+        mechanism=BandedGaussian(noise_multiplier=0.1, bands=4),
+        max_participations=3,
+        min_separation=4,
+        sampling="fixed-order",
+        server=ServerStep(rate=0.5, schedule="linear"),
+    ),
+    "correlated noise": change_plan(
+        CLIPPED,
+        clients=4,
+        mechanism=StochasticRounding(clip=0.5, levels=2, margin=1.0),
+        noise=12.0,
+        max_participations=4,
+        min_separation=3,
+        sampling="fixed-order",
+    ),
+}
+"""Runs whose next round depends on more than the model."""
+
+
+@pytest.mark.parametrize("stop", [1, 4, 7])
+@pytest.mark.parametrize("plan", REMEMBERING.values(), ids=REMEMBERING)
+def test_a_resumed_run_remembers_what_the_next_round_depends_on(plan, stop, tmp_path):
+    states = []
+
+    def make(plan, data):
+        states.append(RunState(plan, data, model()))
+        return states[-1]
+
+    expected = make(plan, federation())
+    while expected.rounds_done < plan.participation.rounds:
+        expected.step()
+    answers = iter([False] * (stop - 1) + [True])
+    with pytest.raises(TimeoutError):
+        run_folder.carry_out(plan, federation(), tmp_path / "run", make=make, out_of_time=lambda: next(answers))
+    run_folder.carry_out(plan, federation(), tmp_path / "run", make=make)
+    remembered = {**expected.tensors, "clients": expected.updates.client_state}
+    for name, tensor in {**states[-1].tensors, "clients": states[-1].updates.client_state}.items():
+        assert remembered[name] is tensor or torch.equal(remembered[name], tensor)
+    assert all(tensor.any() for name, tensor in expected.tensors.items() if name != "moments")
 
 
 def test_ctrl_c_ends_the_round_and_saves(whole, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rqm import PBM, RQM, Noiseless, StochasticRounding
-from rqm.config.plan import ClientWork, ServerStep, Transforms
+from rqm.config.plan import Adapt, ClientWork, ServerStep, Transforms
 from rqm.config.round_parameters import protocol
 from rqm.ledger.node_policy import corrupt
 from rqm.mechanisms.additive import Skellam
@@ -49,8 +49,14 @@ def ideal_and_real(plan):
             client_dropout=0.2,
             min_survivors=5,
         ),
+        change_plan(PLAN, transforms=Transforms(l2_clip=1.0, rotate=True), adapt=Adapt(start=0.5)),
+        change_plan(PLAN, client=ClientWork("fedcomgate", batch=4), server=ServerStep("sgd", rate=0.05)),
+        change_plan(PLAN, client=ClientWork("fedaq", batch=4), server=ServerStep("sgd", rate=0.05)),
     ],
-    ids=["rqm", "pbm, local steps", "65,536 levels and losses", "modular", "rotated, losses"],
+    ids=[
+        *("rqm", "pbm, local steps", "65,536 levels and losses", "modular", "rotated, losses", "a clip that moves"),
+        *("fedcomgate", "fedaq"),
+    ],
 )
 def test_the_real_protocol_gives_the_ideal_sum(plan):
     ideal, real = ideal_and_real(plan)

@@ -1,12 +1,13 @@
 """The optimizers of the server equal those of torch."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 
-from rqm.config.plan import ServerStep
-from rqm.simulation.server_optimizer import OPTIMIZERS, ServerOptimizer
+from rqm.config.plan import Optimizer, ServerStep
+from rqm.simulation.server_optimizer import ServerOptimizer
 
 ROUNDS = 5
 ORACLES = {
@@ -28,7 +29,7 @@ def values_after(name, server, means):
     return ours, theirs.detach()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", get_args(Optimizer))
 def test_an_optimizer_equals_that_of_torch(name):
     means = torch.randn((ROUNDS, 8), generator=torch.Generator().manual_seed(0))
     server = ServerStep(name, rate=0.1, momentum=0.9)

@@ -9,8 +9,7 @@ from torch import nn
 
 from rqm import Plan, simulate
 from rqm.correlated.simulated_chain import IndependentChain
-from rqm.simulation.loop import RunState
-from rqm.simulation.observer import Observer
+from rqm.simulation.loop import Observer, RunState
 from rqm.simulation.record_gradients import records_of_round
 from tests.simulation.small import federation, model
 
@@ -39,6 +38,11 @@ def run_state(silo_plan, **options):
     return RunState(silo_plan, federation(), model(), **options)
 
 
+def sum_of_silo(state, silo, round_index):
+    """The sum of the records that take part in a round."""
+    return state.updates.compute(state.updates.model, [silo], round_index)[0][0]
+
+
 def test_silos_learn_and_state_the_epsilon_of_a_record(tmp_path):
     run = simulate(plan(), model(), federation(), folder=tmp_path)
     last = list(run)[-1]
@@ -56,20 +60,20 @@ def test_users_are_merged_to_silos():
 
 def test_silos_sample_records_by_round_and_seed():
     def sampled(silo, round_index):
-        return run_state(plan()).updates.vector(silo, round_index)[0][0]
+        return sum_of_silo(run_state(plan()), silo, round_index)
 
     torch.testing.assert_close(sampled(0, 0).total, sampled(0, 0).total)
     assert not torch.equal(sampled(0, 0).total, sampled(0, 1).total)
-    updates = run_state(plan()).updates
-    counts = [updates.vector(0, round_index)[0][0].records for round_index in range(200)]
-    size = run_state(plan()).data.train.sizes[0]
+    state = run_state(plan())
+    counts = [sum_of_silo(state, 0, round_index).records for round_index in range(200)]
+    size = state.data.train.sizes[0]
     assert np.mean(counts) == pytest.approx(size / 2, abs=5 * (size / 4 / 200) ** 0.5)
     assert np.var(counts) == pytest.approx(size / 4, rel=0.5)
 
 
 def test_in_a_fixed_order_every_record_comes_once_an_epoch():
     state = run_state(plan(**IN_ORDER, neighboring="replace-one"))
-    counts = [state.updates.vector(1, round_index)[0][0].records for round_index in range(4)]
+    counts = [sum_of_silo(state, 1, round_index).records for round_index in range(4)]
     assert sum(counts) == state.data.train.sizes[1]
     assert max(counts) - min(counts) <= 1
 
@@ -118,7 +122,7 @@ HELD = IN_ORDER | {"noise": 40.0, "mechanism": NOISE | {"bits": 14}}
 
 def test_a_record_does_not_change_the_batches_of_others():
     state = run_state(plan(**IN_ORDER))
-    counts = [state.updates.vector(1, round_index)[0][0].records for round_index in range(8)]
+    counts = [sum_of_silo(state, 1, round_index).records for round_index in range(8)]
     assert sum(counts[:4]) == state.data.train.sizes[1]
     assert counts[:4] == counts[4:]
     words = np.arange(40, dtype=np.uint64) ** 2  # a record's own, whoever else is there

@@ -193,8 +193,7 @@ def _late_charge(is_broken: bool) -> Finding:
     from rqm.data import load  # noqa: PLC0415
     from rqm.ledger.budget_guard import Guard  # noqa: PLC0415
     from rqm.ledger.ledger import LEDGER, read  # noqa: PLC0415
-    from rqm.simulation.loop import RunState  # noqa: PLC0415
-    from rqm.simulation.observer import Observer  # noqa: PLC0415
+    from rqm.simulation.loop import Observer, RunState  # noqa: PLC0415
 
     plan = _plan(clients=5, rounds=2)
     unpaid = list[int]()

@@ -20,8 +20,7 @@ from rqm._util.numeric import find_root
 from rqm.audit.measurement import EpsilonAudit
 from rqm.config.plan import Plan
 from rqm.data.federated_data import FederatedData
-from rqm.simulation.loop import RunState
-from rqm.simulation.observer import Observer
+from rqm.simulation.loop import Observer, RunState
 
 CANARY_STREAM = 0xCA9A
 """The stream of a plan's seed that canaries are drawn from."""

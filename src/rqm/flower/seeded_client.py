@@ -17,7 +17,7 @@ from rqm.correlated.simulated_chain import TRANSIENT_STREAM
 from rqm.flower.client_encoding import Update
 from rqm.randomness import SeededRandom
 from rqm.secagg import ProtocolError
-from rqm.simulation.cohort import CohortSampler
+from rqm.simulation.loop import CohortSampler
 from rqm.simulation.streams import NOISE
 
 SECRET_PREFIX = b"rqm, not private"

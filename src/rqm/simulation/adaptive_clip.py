@@ -14,9 +14,6 @@ from torch import Tensor
 
 from rqm.config.plan import Adapt
 
-MAX_LOG_CLIP = 40.0
-"""The logarithm of a clip stays within ± this: noise must not make the clip zero or infinite."""
-
 
 @final
 class AdaptiveClip:
@@ -53,5 +50,5 @@ class AdaptiveClip:
         """Move the clip by a geometric step toward its quantile, and return the mean of the clipped vectors."""
         vector, fraction = mean[:-1] * (self.clip / self.vector_length), (mean[-1] / self.bit + 1) / 2
         self.state -= self.adapt.rate * (fraction.to(self.state) - self.adapt.quantile)
-        self.state.clamp_(-MAX_LOG_CLIP, MAX_LOG_CLIP)
+        self.state.clamp_(-40.0, 40.0)  # noise must not make the clip zero or infinite
         return vector

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rqm._util.checks import not_finite, whole
 from rqm._util.files import write_atomically
@@ -27,13 +28,12 @@ def save(state: RunState, folder: Path, metrics_bytes: int, head: str | None = N
         metrics_bytes: How many bytes of the metrics were written before.
         head: The head of its ledger.
     """
-    done, clients = state.rounds_done, _clients_arrays(state)
+    done, clients = state.rounds_done, _client_tensors(state)
     path = folder / CLIENTS.format(done)
     if clients:
-        write_atomically(path, dump(clients, {}), private=True)
+        write_atomically(path, dump(_arrays(clients), {}), private=True)
     header = {"round": done, "metrics_bytes": metrics_bytes, "plan": state.plan.to_dict(), "ledger_head": head}
-    arrays = {name: tensor.cpu().numpy() for name, tensor in state.tensors.items()}
-    write_atomically(folder / CHECKPOINT, dump(arrays, {STATE: json.dumps(header)}))
+    write_atomically(folder / CHECKPOINT, dump(_arrays(state.tensors), {STATE: json.dumps(header)}))
     for old_path in folder.glob(CLIENTS.format("*")):
         if old_path != path or not clients:
             old_path.unlink()
@@ -81,17 +81,20 @@ def restore(state: RunState, folder: Path) -> tuple[int, str | None]:
     return size, header.get("ledger_head")
 
 
-def _clients_arrays(state: RunState) -> Arrays:
-    """What clients remember from one round to the next."""
-    corrections, noise = state.updates.client_state, state.secure_sum.chain.secret(state.rounds_done)
-    arrays: Arrays = {}
+def _arrays(tensors: dict[str, Tensor]) -> Arrays:
+    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+
+
+def _client_tensors(state: RunState) -> dict[str, Tensor]:
+    """What clients remember from one round to the next; nothing after the last round."""
     if state.rounds_done == state.plan.participation.rounds:
-        return arrays
-    if corrections is not None:
-        arrays["corrections"] = corrections.cpu().numpy()
-    if noise is not None:
-        arrays["noise"] = noise.cpu().numpy().view(np.float32)  # the file holds 32 bits a value, of any kind
-    return arrays
+        return {}
+    tensors = {
+        "corrections": state.updates.client_state,
+        "noise": state.secure_sum.chain.secret(state.rounds_done),
+    }
+    # The file holds 32 bits a value, of any kind.
+    return {name: tensor.view(torch.float32) for name, tensor in tensors.items() if tensor is not None}
 
 
 def _restore_clients(state: RunState, path: Path, done: int) -> None:
@@ -102,7 +105,7 @@ def _restore_clients(state: RunState, path: Path, done: int) -> None:
     try:
         arrays, _ = parse(path.read_bytes())
         if "noise" in arrays:
-            state.secure_sum.chain.restore(done, torch.from_numpy(arrays["noise"].view(np.int32)))
+            state.secure_sum.chain.restore(done, torch.from_numpy(arrays["noise"]).view(torch.int32))
         if corrections is not None:
             values = arrays["corrections"]
             if values.shape != tuple(corrections.shape) or not np.isfinite(values).all():

@@ -15,16 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from rqm.data.federated_data import Clients, IntArray, Tensors
-from rqm.simulation.client_groups import EXAMPLES_AT_ONCE, FLOATS_AT_ONCE, GroupedGradients
-from rqm.simulation.layer_gradients import ExampleLosses, record_layers
+from rqm.simulation.layer_gradients import GROUP_LIMITS, ExampleLosses, record_layers
 from rqm.simulation.models import FlatModel
-
-EXAMPLES_PER_RUN = 8
-"""Examples of a client over which the kernel adds up the gradients of a convolution in one place, at most."""
-EXAMPLE_STEP, RUN_STEP = 256, 128
-"""A recording serves all rounds whose numbers of examples and of runs round up to the same multiples."""
-MAX_RECORDINGS = 64
-"""Recordings that are kept; each holds the memory of its inputs."""
 
 Layout = dict[str, Tensor]
 """Where the examples of each client are; see `CudaGradients.layout`."""
@@ -39,8 +31,10 @@ class CapturedGraph(NamedTuple):
 
 
 @final
-class CudaGradients(GroupedGradients):
+class CudaGradients:
     """Groups of clients on a GPU, whose gradients are computed by replaying CUDA graphs.
+
+    All parameters of the model must belong to dense layers and plain convolutions.
 
     Args:
         model: The model that is trained, with parameters in float32.
@@ -49,34 +43,34 @@ class CudaGradients(GroupedGradients):
     """
 
     def __init__(self, model: FlatModel, clients: Clients, losses: ExampleLosses) -> None:
-        super().__init__(clients, losses)
-        self.model = model
+        self.model, self.clients, self.losses = model, clients, losses
+        max_examples, max_floats = GROUP_LIMITS["cuda"]
         mean_size = max(1.0, float(clients.sizes.mean()))
-        max_clients = min(int(EXAMPLES_AT_ONCE["cuda"] / mean_size), FLOATS_AT_ONCE["cuda"] // len(model.values))
-        self.max_clients = max(1, max_clients)
+        self.max_clients = max(1, min(int(max_examples / mean_size), max_floats // len(model.values)))
         self.recordings: dict[tuple[int, int, int], CapturedGraph] = {}
         self.rows = model.values.new_empty((0, len(model.values)))
 
     def split(self, client_ids: Sequence[int]) -> list[list[int]]:
-        """See `GroupedGradients`: clients in their order."""
+        """The positions of all clients, in the groups that are computed in one pass."""
         positions = list(range(len(client_ids)))
         return [positions[start : start + self.max_clients] for start in range(0, len(positions), self.max_clients)]
 
-    def agrees(self, model: FlatModel) -> bool:
-        """See `GroupedGradients`."""
-        try:
-            return super().agrees(model)
-        finally:
-            self.recordings.clear()
-
     def gradients(self, model: FlatModel, client_ids: Sequence[int]) -> Tensors:
-        """See `GroupedGradients`. The rows are valid until the next call."""
+        """Compute the gradients of a group.
+
+        Args:
+            model: The model.
+            client_ids: The clients of the group.
+
+        Returns:
+            The gradient of each client's mean loss, one row each, which are valid until the next call; and the losses.
+        """
         layout, count = self.layout(client_ids), len(client_ids)
         if len(self.rows) < count:
             self.rows, self.recordings = model.values.new_empty((count, len(model.values))), {}
         key = count, len(layout["examples"]), len(layout["first"])
         if key not in self.recordings:
-            if len(self.recordings) >= MAX_RECORDINGS:
+            if len(self.recordings) >= 64:  # each holds the memory of its inputs
                 self.recordings.clear()
             self.recordings[key] = self._record({name: tensor.cuda() for name, tensor in layout.items()}, count)
         recording = self.recordings[key]
@@ -93,20 +87,21 @@ class CudaGradients(GroupedGradients):
             mean; those at the end only fill the shape. `start` and `size`: the first example of each client, and how
             many it has. `first` and `count`: the same for each run of examples, `runs`: how many each client has.
         """
+        run_length = 8  # examples over which the kernel adds up the gradients of a convolution in one place, at most
         sizes = self.clients.sizes_of(client_ids)
         begin, total = np.cumsum(sizes) - sizes, int(sizes.sum())
         client, offset = _enumerate(sizes)
         indices = self.clients.offsets[client_ids][client] + offset
-        examples = np.zeros(_round_up(total, EXAMPLE_STEP), dtype=np.int64)
+        examples = np.zeros(_round_up(total, 256), dtype=np.int64)
         examples[:total] = indices if self.clients.rows is None else self.clients.rows[indices]
         weights = np.zeros(len(examples), dtype=np.float32)
         weights[:total] = 1 / sizes[client]
-        runs = -(-sizes // EXAMPLES_PER_RUN)
+        runs = -(-sizes // run_length)
         client, run = _enumerate(runs)
-        offset = EXAMPLES_PER_RUN * run
-        first, count = np.zeros((2, _round_up(len(run), RUN_STEP)), dtype=np.int32)
+        offset = run_length * run
+        first, count = np.zeros((2, _round_up(len(run), 128)), dtype=np.int32)
         first[: len(run)] = begin[client] + offset
-        count[: len(run)] = np.minimum(sizes[client] - offset, EXAMPLES_PER_RUN)
+        count[: len(run)] = np.minimum(sizes[client] - offset, run_length)
         layout = {"examples": examples, "weights": weights, "first": first, "count": count, "runs": runs}
         layout |= {"start": begin.astype(np.int32), "size": sizes.astype(np.int32), "sizes": sizes}
         return {name: torch.from_numpy(array) for name, array in layout.items()}
@@ -176,4 +171,5 @@ def _enumerate(counts: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _round_up(count: int, step: int) -> int:
+    """The next multiple of a step. A recording serves all rounds whose counts round up to the same multiples."""
     return -(-count // step) * step

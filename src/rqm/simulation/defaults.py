@@ -75,12 +75,15 @@ def participation_for(request: TrainingRequest, users: int) -> Participation:
 
 
 @lru_cache(maxsize=32)
-def find_mechanism_for(request: TrainingRequest, users: int, dim: int) -> tuple[Mechanism, CorrelatedNoise | None]:
+def find_mechanism_for(
+    request: TrainingRequest, users: int, delta: float, dim: int
+) -> tuple[Mechanism, CorrelatedNoise | None]:
     """The mechanism, and the correlated noise if it leaves less noise in the model.
 
     Args:
         request: What the caller asks for.
         users: Number of users.
+        delta: δ.
         dim: Parameters of the model.
 
     Returns:
@@ -99,7 +102,6 @@ def find_mechanism_for(request: TrainingRequest, users: int, dim: int) -> tuple[
             f"noise = 'correlated': {participation.clients} of {users} users a round return in the next one; must be "
             f"at most {users // 2} clients"
         )
-    delta = default_delta(users) if request.delta is None else request.delta
     threat_model = ThreatModel(honest_clients=request.honest_clients)
     target = Target(request.epsilon, delta, participation, threat_model, padded(dim), request.l2_clip)
     try:
@@ -123,7 +125,8 @@ def plan_for(request: TrainingRequest, users: int, dim: int, seed: int, **option
     Returns:
         The plan.
     """
-    mechanism, noise = find_mechanism_for(request, users, dim)
+    delta = default_delta(users) if request.delta is None else request.delta
+    mechanism, noise = find_mechanism_for(request, users, delta, dim)
     plan = Plan(
         model=OWN,
         dim=dim,
@@ -131,7 +134,7 @@ def plan_for(request: TrainingRequest, users: int, dim: int, seed: int, **option
         noise=noise,
         participation=participation_for(request, users),
         threat_model=ThreatModel(honest_clients=request.honest_clients),
-        delta=default_delta(users) if request.delta is None else request.delta,
+        delta=delta,
         seed=seed,
         transforms=Transforms(l2_clip=request.l2_clip, rotate=True),
         **options,

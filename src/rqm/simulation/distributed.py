@@ -8,10 +8,11 @@ in any order. So the run is the same bit for bit, however many processes there a
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, final
+from functools import partial
+from typing import Any
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 from rqm.config.plan import Plan
 from rqm.data.federated_data import FederatedData
@@ -19,10 +20,8 @@ from rqm.simulation.loop import RunState
 from rqm.simulation.run_folder import MakeState
 from rqm.simulation.secure_sum import MessageSum
 
-if TYPE_CHECKING:
-    from rqm.simulation.client_updates import ClientUpdates
-
-TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+Encode = Callable[..., Tensor]
+"""`ClientUpdates.encode`."""
 
 
 @contextmanager
@@ -35,7 +34,8 @@ def processes(load: Callable[[str], FederatedData]) -> Iterator[MakeState | None
     Yields:
         What makes the state of a run in the first process. None in the others, after all runs of the first one.
     """
-    if not all(os.environ.get(name) for name in TORCHRUN_VARIABLES) or os.environ["WORLD_SIZE"] == "1":
+    variables = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")]
+    if not all(variables) or variables[1] == "1":
         yield RunState
         return
     if torch.cuda.is_available():
@@ -70,32 +70,18 @@ def can_share(state: RunState) -> bool:
     )
 
 
-@final
-class SharedUpdates:
-    """Client updates of which every process computes a part; the first process's view.
-
-    Args:
-        state: The run, whose own client updates compute this process's part.
-    """
-
-    def __init__(self, state: RunState) -> None:
-        self.state, self.updates = state, state.updates
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.updates, name)
-
-    def encode(self, client_ids: Sequence[int], round_index: int, messages: MessageSum) -> torch.Tensor:
-        """See `ClientUpdates`."""
-        _broadcast((list(client_ids), round_index, [tensor.cpu() for tensor in _visible(self.state)]))
-        return _encode_part(self.updates, client_ids, round_index, messages)
+def _encode_shared(
+    state: RunState, encode: Encode, client_ids: Sequence[int], round_index: int, messages: MessageSum
+) -> Tensor:
+    """`ClientUpdates.encode` in the first process: every process computes a part."""
+    _broadcast((list(client_ids), round_index, [tensor.cpu() for tensor in _visible(state)]))
+    return _encode_part(encode, client_ids, round_index, messages)
 
 
-def _encode_part(
-    updates: "ClientUpdates", client_ids: Sequence[int], round_index: int, messages: MessageSum
-) -> torch.Tensor:
+def _encode_part(encode: Encode, client_ids: Sequence[int], round_index: int, messages: MessageSum) -> Tensor:
     """Compute this process's part of the clients, and add up all parts in the first process."""
     chunk = slice(distributed.get_rank(), None, distributed.get_world_size())
-    losses = updates.encode(client_ids, round_index, messages, chunk)
+    losses = encode(client_ids, round_index, messages, chunk)
     for tensor in (messages.total, losses):
         on_cpu = tensor.cpu()  # the same tensor, on a CPU
         distributed.reduce(on_cpu, 0)
@@ -108,7 +94,7 @@ def _leading_state(plan: Plan, data: FederatedData) -> RunState:
     state = RunState(plan, data)
     if can_share(state):
         _broadcast(state.plan.to_dict())
-        state.updates = SharedUpdates(state)  # type: ignore[assignment]
+        state.updates.encode = partial(_encode_shared, state, state.updates.encode)  # type: ignore[method-assign]
     return state
 
 
@@ -125,10 +111,10 @@ def _follow(load: Callable[[str], FederatedData]) -> None:
         for tensor, received in zip(_visible(state), tensors, strict=True):
             tensor.copy_(received)
         state.updates.begin_round(round_index)
-        _encode_part(state.updates, client_ids, round_index, state.secure_sum.messages(round_index))
+        _encode_part(state.updates.encode, client_ids, round_index, state.secure_sum.messages(round_index))
 
 
-def _visible(state: RunState) -> list[torch.Tensor]:
+def _visible(state: RunState) -> list[Tensor]:
     """What clients see of the server in a round."""
     return [tensor for name, tensor in state.tensors.items() if name != "moments"]
 

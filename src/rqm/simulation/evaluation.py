@@ -1,6 +1,6 @@
 """Loss and accuracy of a model on the server's test set."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from math import isnan, nan
 from typing import Any
 
@@ -14,7 +14,7 @@ from rqm.simulation.models import FlatModel, Loss, cross_entropy, to_floats
 TEST_BATCH = 2000
 """Examples of a pass: few enough for the activations of the paper's model to fit in memory."""
 
-Map = Callable[[Callable[[FlatModel, Any], Any], Iterable[Any]], Iterator[Any]]
+Map = Callable[[Callable[[FlatModel, Any], Any], Sequence[Any]], Iterable[Any]]
 """Applies a function to a model and each item, perhaps on several threads."""
 
 
@@ -44,7 +44,8 @@ def evaluate(map_batches: Map, data: FederatedData, loss: Loss) -> tuple[float |
             total = loss(scores, labels).mean() * len(labels)
         return torch.stack([total, _correct(scores, labels).to(total)]).double()
 
-    batches = zip(torch.split(data.test_inputs, TEST_BATCH), torch.split(data.test_labels, TEST_BATCH), strict=True)
+    tensors = data.test_inputs, data.test_labels
+    batches = list(zip(*(torch.split(tensor, TEST_BATCH) for tensor in tensors), strict=True))
     sums = torch.stack(list(map_batches(test, batches))).sum(dim=0)
     mean_loss, accuracy = (sums / len(data.test_labels)).tolist()
     return mean_loss, None if isnan(accuracy) else accuracy

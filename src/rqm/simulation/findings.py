@@ -22,9 +22,6 @@ from rqm.ledger.ledger import LEDGER
 from rqm.ledger.signing import LedgerError
 from rqm.mechanisms.base import Mechanism
 
-MAX_PICTURES = 20
-"""Pictures of each kind in a report."""
-
 
 def findings(folder: Path, data: Path | None = None) -> dict[str, Any]:
     """What a report shows of a run.
@@ -124,7 +121,7 @@ def _model(plan: Plan, folder: Path, data: Path | None) -> dict[str, Any]:
                 "said": int(predicted[row]),
                 "sure": float(confidence[row]),
             }
-            for row in rows[:MAX_PICTURES]
+            for row in rows[:20]
         ]
 
     return {

@@ -13,9 +13,14 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.grad import conv2d_weight
 
 TOLERANCE = 1e-3
 """Largest relative difference, in float32, between two computations of the same gradient or loss."""
+
+GROUP_LIMITS = {"cpu": (128, 2**23), "cuda": (10_240, 2**30)}
+"""By device: about how many examples a pass has, and how many numbers its rows have at most. On a GPU an example takes
+half a megabyte with the paper's model."""
 
 ExampleLosses = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """From a model, inputs and labels to the loss of each example."""
@@ -51,10 +56,8 @@ def plain_layers(model: nn.Module) -> dict[nn.Module, slice]:
             continue
         is_plain = type(layer) is nn.Linear or (
             type(layer) is nn.Conv2d
-            and layer.groups == 1
+            and (layer.groups, layer.dilation, layer.padding_mode) == (1, (1, 1), "zeros")
             and not isinstance(layer.padding, str)
-            and layer.padding_mode == "zeros"
-            and layer.dilation == (1, 1)
         )
         if not is_plain or not all(parameter.requires_grad for parameter in parameters):
             return {}
@@ -135,35 +138,23 @@ def write_rows(use: LayerUse, examples: slice, rows: Tensor) -> None:
         weights.baddbmm_(errors.mT, by_client(inputs, count), beta=int(use.is_repeated))
         bias = errors.sum(1)
     else:
-        _add_or_copy(weight_rows, _convolution_rows(layer, inputs, errors, count), use.is_repeated)
-        bias = errors.view(len(errors) // count, count, layer.out_channels, -1).sum((0, 3))
+        weights = conv2d_weight(  # type: ignore[no-untyped-call]  # of a convolution with one group for each client
+            inputs.reshape(-1, count * layer.in_channels, *inputs.shape[2:]),
+            (count * layer.out_channels, *layer.weight.shape[1:]),
+            errors.reshape(-1, count * layer.out_channels, *errors.shape[2:]),
+            layer.stride,
+            layer.padding,
+            groups=count,
+        )
+        _add_or_copy(weight_rows, weights.view(count, -1), use.is_repeated)
+        bias = errors.reshape(-1, count, *errors.shape[1:]).sum((0, 3, 4))
     if layer.bias is not None:
         _add_or_copy(bias_rows, bias, use.is_repeated)
 
 
 def by_client(values: Tensor, count: int) -> Tensor:
     """Reorder what a dense layer saw: a matrix for each of `count` clients, also where examples are sequences."""
-    width = values.shape[-1]
-    return values.reshape(len(values) // count, count, -1, width).transpose(0, 1).reshape(count, -1, width)
-
-
-def _convolution_rows(layer: Any, inputs: Tensor, errors: Tensor, count: int) -> Tensor:
-    """The gradients of a convolution's weight, by the backward pass of a convolution with one group for each client."""
-    size = len(inputs) // count
-    _, weights, _ = torch.ops.aten.convolution_backward(
-        errors.reshape(size, -1, *errors.shape[2:]),
-        inputs.reshape(size, -1, *inputs.shape[2:]),
-        layer.weight.new_empty((count * layer.out_channels, *layer.weight.shape[1:])),
-        None,
-        layer.stride,
-        layer.padding,
-        layer.dilation,
-        False,
-        [0, 0],
-        count,
-        [False, True, False],
-    )
-    return torch.as_tensor(weights).view(count, -1)
+    return values.reshape(-1, count, *values.shape[1:]).transpose(0, 1).reshape(count, -1, values.shape[-1])
 
 
 def _add_or_copy(target: Tensor, values: Tensor, is_repeated: bool) -> None:
@@ -195,7 +186,7 @@ def clipped_sum(uses: Sequence[LayerUse], clip: float) -> Tensor:
     if any(use.is_repeated for use in uses):
         raise ValueError("model: a layer is used twice")
     ordered = sorted(uses, key=lambda use: use.columns.start)
-    rows = [None if _is_outer_product(use) else _record_rows(use) for use in ordered]
+    rows = [_record_rows(use) for use in ordered]
     squares = [
         squared_lengths(use.errors) * (squared_lengths(use.inputs) + (use.layer.bias is not None))
         if layer_rows is None
@@ -216,22 +207,19 @@ def clipped_sum(uses: Sequence[LayerUse], clip: float) -> Tensor:
     return torch.cat(sums)
 
 
-def _is_outer_product(use: LayerUse) -> bool:
-    return isinstance(use.layer, nn.Linear) and use.inputs.dim() == 2
-
-
-def _record_rows(use: LayerUse) -> Tensor:
-    """The layer's gradients, one row for each record."""
-    count, layer = len(use.errors), use.layer
+def _record_rows(use: LayerUse) -> Tensor | None:
+    """The layer's gradients, one row for each record; None where they are outer products of errors and inputs."""
+    layer = use.layer
     if isinstance(layer, nn.Linear):
-        rows = use.errors.new_empty((count, use.columns.stop - use.columns.start))
+        if use.inputs.dim() == 2:
+            return None
+        rows = use.errors.new_empty((len(use.errors), use.columns.stop - use.columns.start))
         write_rows(use, slice(None), rows)
         return rows
     # With one example in each group, matrix products are faster than a convolution with groups.
     (height, width), (down, right), (top, left) = layer.kernel_size, layer.stride, layer.padding
-    padded = functional.pad(use.inputs, (left, left, top, top))
-    windows = padded.unfold(2, height, down).unfold(3, width, right)
-    patches = windows.permute(0, 1, 4, 5, 2, 3).reshape(count, -1, windows.shape[2] * windows.shape[3])
+    windows = functional.pad(use.inputs, (left, left, top, top)).unfold(2, height, down).unfold(3, width, right)
+    patches = windows.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
     errors = use.errors.flatten(2)
     weights = torch.bmm(errors, patches.mT).flatten(1)
     return weights if layer.bias is None else torch.cat([weights, errors.sum(2)], dim=1)

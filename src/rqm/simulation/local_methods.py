@@ -5,7 +5,6 @@ its own. So a release costs the same as that of any vector within the L2 clip. F
 the length, within that clip.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from math import sqrt
 from typing import Protocol, final
@@ -14,10 +13,6 @@ import torch
 from torch import Tensor
 
 from rqm.config.plan import Plan, Work
-
-MAX_STATE_FLOATS = 2**28
-"""Numbers that all clients of a simulation may remember together: a gigabyte."""
-
 
 Batches = Iterable[Tensor]
 """The batch of each step: for each client the indices of examples."""
@@ -38,8 +33,11 @@ class LocalModels(Protocol):
         """Compute the gradients at these parameters, on a batch: for each client the indices of examples."""
 
 
-class LocalMethod(ABC):
+class LocalMethod:
     """The local steps of clients, and what the server does with the mean of what they send.
+
+    This class takes steps of SGD: FedAvg (McMahan et al. 2017), and with few levels FedPAQ (Reisizadeh et al. 2020).
+    Other methods override what they need.
 
     Args:
         plan: The plan.
@@ -47,23 +45,21 @@ class LocalMethod(ABC):
         values: Parameters of the initial model.
 
     Attributes:
-        state: What is remembered from round to round; None: nothing.
-        is_client_state: Whether clients remember it, one row each. It then never leaves them, and is in no file that
-            is published.
+        server_state: What the server remembers from round to round; None: nothing.
+        client_state: What clients remember, one row each. It never leaves them, and is in no file that is published.
         vectors: Number of vectors that a client sends.
     """
 
-    state: Tensor | None = None
-    is_client_state: bool = False
+    server_state: Tensor | None = None
+    client_state: Tensor | None = None
     vectors: int = 1
 
     def __init__(self, plan: Plan, users: int, values: Tensor) -> None:
         self.plan, self.client = plan, plan.client
 
-    def begin_round(self) -> None:  # noqa: B027 (most have nothing to forget)
+    def begin_round(self) -> None:
         """Forget what was sent in a round of which no mean was released."""
 
-    @abstractmethod
     def steps(self, models: LocalModels, client_ids: Sequence[int], batches: Batches) -> list[Tensor]:
         """Take local steps.
 
@@ -75,9 +71,20 @@ class LocalMethod(ABC):
         Returns:
             The vectors that are sent, one row for each client: changes over the learning rate.
         """
+        return [self._descend(models, batches)]
+
+    def _descend(self, models: LocalModels, batches: Batches, corrections: Tensor | None = None) -> Tensor:
+        """Take steps of SGD, w ← w − η (∇f_i(w) − δ_i), and return the change over η."""
+        start = models.values.clone()
+        for batch in batches:
+            models.compute_gradient(batch)
+            if corrections is not None:
+                models.gradient.sub_(corrections)
+            models.values.sub_(models.gradient, alpha=self.client.rate)
+        return (start - models.values).div_(self.client.rate)
 
     def apply(self, mean: Tensor, round_index: int, clip: float | None) -> Tensor:
-        """Update the state, and return what the server's model steps along.
+        """Update the states, and return what the server's model steps along.
 
         Args:
             mean: The mean of what was sent.
@@ -88,19 +95,6 @@ class LocalMethod(ABC):
 
 
 @final
-class FedAvg(LocalMethod):
-    """Local steps of SGD: FedAvg (McMahan et al. 2017), and with few levels FedPAQ (Reisizadeh et al. 2020)."""
-
-    def steps(self, models: LocalModels, client_ids: Sequence[int], batches: Batches) -> list[Tensor]:
-        """w ← w − η ∇f_i(w)."""
-        start = models.values.clone()
-        for batch in batches:
-            models.compute_gradient(batch)
-            models.values.sub_(models.gradient, alpha=self.client.rate)
-        return [(start - models.values).div_(self.client.rate)]
-
-
-@final
 class FedComgate(LocalMethod):
     """FedCOMGATE (Haddadpour et al. 2021): each client corrects its steps by how its gradient differs from the mean.
 
@@ -108,17 +102,17 @@ class FedComgate(LocalMethod):
     as it was clipped. A client that dropped out keeps its δ_i.
     """
 
-    state: Tensor
-    is_client_state = True
+    client_state: Tensor
 
     def __init__(self, plan: Plan, users: int, values: Tensor) -> None:
         super().__init__(plan, users, values)
-        if users * len(values) > MAX_STATE_FLOATS:
+        limit = 2**28  # a gigabyte
+        if users * len(values) > limit:
             raise ValueError(
                 f"client.work = 'fedcomgate': {users} users remember {len(values)} numbers each; must be at most "
-                f"{MAX_STATE_FLOATS} together; use fewer users or a smaller model"
+                f"{limit} together; use fewer users or a smaller model"
             )
-        self.state = values.new_zeros((users, len(values)))
+        self.client_state = values.new_zeros((users, len(values)))
         self.sent: dict[tuple[int, ...], tuple[Tensor, int]] = {}
 
     def begin_round(self) -> None:
@@ -127,14 +121,9 @@ class FedComgate(LocalMethod):
 
     def steps(self, models: LocalModels, client_ids: Sequence[int], batches: Batches) -> list[Tensor]:
         """w ← w − η (∇f_i(w) − δ_i)."""
-        start, count = models.values.clone(), 0
-        corrections = self.state[torch.as_tensor(client_ids)]
-        for batch in batches:
-            models.compute_gradient(batch)
-            models.values.sub_(models.gradient - corrections, alpha=self.client.rate)
-            count += 1
-        change = (start - models.values).div_(self.client.rate)
-        self.sent[tuple(client_ids)] = change.clone(), count
+        batches = list(batches)
+        change = self._descend(models, batches, self.client_state[torch.as_tensor(client_ids)])
+        self.sent[tuple(client_ids)] = change.clone(), len(batches)
         return [change]
 
     def apply(self, mean: Tensor, round_index: int, clip: float | None) -> Tensor:
@@ -142,7 +131,7 @@ class FedComgate(LocalMethod):
         for client_ids, (vectors, count) in self.sent.items():
             if clip is not None:
                 vectors.mul_((clip / vectors.norm(dim=-1, keepdim=True)).clamp(max=1.0))  # a zero vector stays
-            self.state[torch.as_tensor(client_ids)] += (vectors - mean.to(vectors)) / count
+            self.client_state[torch.as_tensor(client_ids)] += (vectors - mean.to(vectors)) / count
         return mean
 
 
@@ -154,36 +143,36 @@ class FedAq(LocalMethod):
     w ← m/α + (1 − 1/α) w − γg. The server averages both, and remembers w.
     """
 
-    state: Tensor
+    server_state: Tensor
     vectors = 2
 
     def __init__(self, plan: Plan, users: int, values: Tensor) -> None:
         super().__init__(plan, users, values)
-        self.state = values.clone()
+        self.server_state = values.clone()
 
     def steps(self, models: LocalModels, client_ids: Sequence[int], batches: Batches) -> list[Tensor]:
         """Returns the change of a, then that of w."""
-        all_batches = list(batches)
+        batches = list(batches)
         rate, mu = self.client.rate, self.client.convexity
-        gamma = max(sqrt(rate / (mu * len(all_batches))), rate)
+        gamma = max(sqrt(rate / (mu * len(batches))), rate)
         alpha = 1 / (gamma * mu)
         beta = alpha + 1
-        start, a, w = models.values.clone(), models.values.clone(), self.state.clone()
-        for batch in all_batches:
+        start, a, w = models.values.clone(), models.values.clone(), self.server_state.clone()
+        for batch in batches:
             m = w / beta + (1 - 1 / beta) * a
             models.values.copy_(m)
             models.compute_gradient(batch)
             a = m - rate * models.gradient
             w = m / alpha + (1 - 1 / alpha) * w - gamma * models.gradient
-        return [(start - a).div_(rate), (self.state - w).div_(rate)]
+        return [(start - a).div_(rate), (self.server_state - w).div_(rate)]
 
     def apply(self, mean: Tensor, round_index: int, clip: float | None) -> Tensor:
         """Move w as the server's model moves, by SGD."""
         half = len(mean) // 2
         rate = self.plan.server.rate_at(round_index, self.plan.participation.rounds)
-        self.state.sub_(mean[half:].to(self.state), alpha=rate)
+        self.server_state.sub_(mean[half:].to(self.server_state), alpha=rate)
         return mean[:half]
 
 
-METHODS: dict[Work, type[LocalMethod]] = {"local": FedAvg, "fedcomgate": FedComgate, "fedaq": FedAq}
+METHODS: dict[Work, type[LocalMethod]] = {"local": LocalMethod, "fedcomgate": FedComgate, "fedaq": FedAq}
 """Local methods by their name in a plan."""

@@ -8,24 +8,23 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import isfinite
 from time import perf_counter
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from rqm._util.text import many
 from rqm.config.model_sizes import OWN, parameters
 from rqm.config.plan import Plan
 from rqm.data.federated_data import FederatedData
 from rqm.ledger.budget_guard import Guard
-from rqm.simulation.client_updates import client_updates_for
-from rqm.simulation.cohort import Cohort, CohortSampler
-from rqm.simulation.models import MODELS, Loss
-from rqm.simulation.observer import Observer
+from rqm.simulation.client_updates import UPDATE_CLASSES
+from rqm.simulation.models import MODELS, Loss, trained_parameters
 from rqm.simulation.secure_sum import SECURE_SUMS, Revealed
 from rqm.simulation.server_optimizer import ServerOptimizer
-from rqm.simulation.streams import START, torch_seed
+from rqm.simulation.streams import LOSSES, SAMPLING, START, torch_seed
 
 
 @final
@@ -52,7 +51,7 @@ class Outcome:
     seconds: float
     bits_up: int
     survivors: int
-    clients_loss: float | None
+    clients_loss: float | None = None
     loss: float | None = None
     accuracy: float | None = None
     discarded: bool | None = None
@@ -78,11 +77,42 @@ def run_round(state: "RunState", round_index: int) -> Outcome:
     if revealed is None:
         state.secure_sum.chain.restart()  # the round stays charged, and its noise is never canceled
         return state.outcome(cohort, None, start)
-    mean = state.mean.decode(revealed.total, len(cohort.survivors), round_index=round_index, check=False)
-    mean = state.updates.apply(mean, round_index)
+    survivors = len(cohort.survivors)
+    mean = state.mean.decode(revealed.total, survivors, round_index=round_index, check=False)
+    mean = state.updates.apply(mean, round_index, survivors)
     state.observer.learns(round_index, mean)
     state.optimizer.step(mean.to(state.values), round_index)
     return state.outcome(cohort, revealed, start)
+
+
+class Observer:
+    """Plants nothing and sees nothing. Audits override what they need.
+
+    Attributes:
+        plants: Whether `sends` is called. Clients are then computed one after the other.
+    """
+
+    plants = False
+
+    def sends(self, client: int, round_index: int) -> Tensor | None:
+        """The vector that an audit plants in place of a client's.
+
+        Args:
+            client: The client.
+            round_index: The round, from 0.
+
+        Returns:
+            The vector; None if the client sends its own.
+        """
+        return None
+
+    def learns(self, round_index: int, mean: Tensor) -> None:
+        """Called with the decoded mean of a round, which is all that the server learns.
+
+        Args:
+            round_index: The round, from 0. Discarded rounds have no mean.
+            mean: The mean.
+        """
 
 
 @final
@@ -120,7 +150,7 @@ class RunState:
         self.data = data.to(self.device) if self.device.type != "cpu" else data
         self.model = _plan_model(plan, data) if model is None else copy.deepcopy(model)
         self.model.to(self.device)
-        size = sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+        size = sum(parameter.numel() for parameter in trained_parameters(self.model))
         is_known = model is None and data.name == plan.data and parameters(plan.model, plan.data) is not None
         if plan.dim is None and not is_known:
             plan = replace(plan, dim=size, model=plan.model if model is None else OWN, data=data.name)
@@ -128,7 +158,7 @@ class RunState:
         if self.mean.dim != plan.width(size):
             raise ValueError(f"the model has {size} parameters: {self.mean.dim} are accounted for")
         _ = self.mean.max_length  # raises if there is no room for the L2 clip
-        self.updates = client_updates_for(
+        self.updates = UPDATE_CLASSES[type(self.mean)](
             self.mean, plan, self.data, self.model, observer=self.observer, loss=loss, is_secure=is_secure
         )
         self.values = self.updates.values
@@ -154,7 +184,7 @@ class RunState:
         return run_round(self, self.rounds_done)
 
     @property
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """What the server remembers from round to round, by its name in checkpoints."""
         return {"values": self.values, "moments": self.optimizer.moments, **self.updates.server_state}
 
@@ -170,7 +200,7 @@ class RunState:
         """Loss and accuracy on the test set, if there is one."""
         return self.updates.evaluate(self.data)
 
-    def outcome(self, cohort: Cohort, revealed: Revealed | None, start: float) -> Outcome:
+    def outcome(self, cohort: "Cohort", revealed: Revealed | None, start: float) -> Outcome:
         """Count a round as done, and evaluate the model if it is due.
 
         Args:
@@ -182,23 +212,23 @@ class RunState:
             What is known of the round.
         """
         self.rounds_done = cohort.round_index + 1
-        seconds = {} if revealed is None else {**revealed.seconds, "server": perf_counter() - revealed.time}
-        loss = accuracy = None
+        seconds, facts = dict[str, float](), dict[str, Any]()
+        if revealed is None:
+            facts["discarded"] = True
+        else:
+            seconds = {**revealed.seconds, "server": perf_counter() - revealed.time}
+            facts = {"clients_loss": self._clients_loss(revealed), "secagg_bytes_up": revealed.bytes_up}
         if self.rounds_done % self.plan.evaluate_every == 0 or self.rounds_done == self.plan.participation.rounds:
             evaluation_start = perf_counter()
-            loss, accuracy = self.evaluate()
+            facts["loss"], facts["accuracy"] = self.evaluate()
             seconds["evaluation"] = perf_counter() - evaluation_start
         return Outcome(
             round=self.rounds_done,
-            clients_loss=None if revealed is None else self._clients_loss(revealed),
             seconds=perf_counter() - start,
             bits_up=self.bits_up * len(cohort.survivors) // self.plan.participation.clients,
             survivors=len(cohort.survivors),
-            loss=loss,
-            accuracy=accuracy,
-            discarded=True if revealed is None else None,
-            secagg_bytes_up=None if revealed is None else revealed.bytes_up,
             parts={name: round(value, 6) for name, value in seconds.items()},
+            **facts,
         )
 
     def _clients_loss(self, revealed: Revealed) -> float | None:
@@ -212,6 +242,135 @@ class RunState:
                 stacklevel=4,
             )
         return float(np.mean(finite)) if finite else None
+
+
+# -- who takes part -------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class Cohort:
+    """The clients of a round.
+
+    Attributes:
+        round_index: The round, from 0.
+        clients: All clients of the round, in their order.
+        survivors: Those that are still there at its end.
+        settling: With correlated noise, clients of the previous round whose noise this sum cancels.
+        unsettled: Indices of those of `settling` that drop out before their second message. The others' shares recover
+            their noise.
+        is_large_enough: Whether the sum has at least the accounted number of messages of each kind.
+    """
+
+    round_index: int
+    clients: list[int]
+    survivors: list[int]
+    settling: list[int]
+    unsettled: list[int]
+    is_large_enough: bool
+
+
+@final
+class CohortSampler:
+    """Draws the cohorts of a run. They follow from the plan's seed, in any order of rounds.
+
+    Args:
+        plan: The plan of the run.
+        users: Number of users; of silos, where clients are silos.
+
+    Attributes:
+        is_fixed_order: Whether users take turns in a fixed order, as correlated noise and a minimum separation need.
+    """
+
+    def __init__(self, plan: Plan, users: int) -> None:
+        self.plan, self.users, participation = plan, users, plan.participation
+        # The separation of records is that of a silo's batches, whatever the order of the silos.
+        is_separated = plan.protected.takes_turns and participation.min_separation > 1
+        self.is_fixed_order = participation.sampling == "fixed-order" or plan.noise is not None or is_separated
+        self.has_second_message = plan.any_mean.has_second_message
+        self._latest: Cohort | None = None
+        self._participations = np.zeros(users, dtype=np.int64)
+        self._counted_rounds = 0  # whose participations are counted, where the plan limits them
+
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """All users in the order in which they take turns.
+
+        Each takes part as often as any other, give or take one round, and no sooner than after ⌊users / clients⌋
+        rounds.
+        """
+        return np.asarray(np.random.default_rng([self.plan.seed, SAMPLING]).permutation(self.users))
+
+    def clients(self, round_index: int) -> list[int]:
+        """The clients of a round, in their order, drawn without replacement.
+
+        Args:
+            round_index: The round, from 0.
+
+        Returns:
+            The clients; none of them has more participations than the plan allows.
+        """
+        participation, count = self.plan.participation, self.plan.participation.clients
+        if self.is_fixed_order:
+            return list(self.order[(round_index * count + np.arange(count)) % self.users].tolist())
+        if participation.max_participations is None:
+            return self._sample(round_index, np.arange(self.users))
+        if round_index < self._counted_rounds:
+            self._participations[:], self._counted_rounds = 0, 0
+        while True:
+            available = np.flatnonzero(self._participations < participation.max_participations)
+            clients = self._sample(self._counted_rounds, available)
+            self._participations[clients] += 1
+            self._counted_rounds += 1
+            if self._counted_rounds > round_index:
+                return clients
+
+    def _sample(self, round_index: int, users: NDArray[np.int64]) -> list[int]:
+        generator = np.random.default_rng([self.plan.seed, SAMPLING, round_index])
+        return list(users[generator.choice(len(users), self.plan.participation.clients, replace=False)].tolist())
+
+    def draw(self, round_index: int) -> Cohort:
+        """The cohort of a round.
+
+        With correlated noise it depends on the previous cohorts, which are drawn as well.
+
+        Args:
+            round_index: The round, from 0.
+
+        Returns:
+            The cohort.
+        """
+        if self.plan.noise is None:
+            return self._cohort(round_index, None)
+        latest = self._latest
+        if latest is None or latest.round_index > round_index:
+            latest = self._cohort(0, None)
+        while latest.round_index < round_index:
+            latest = self._cohort(latest.round_index + 1, latest)
+        self._latest = latest
+        return latest
+
+    def _cohort(self, round_index: int, previous: Cohort | None) -> Cohort:
+        clients = self.clients(round_index)
+        survivors = [clients[index] for index in np.flatnonzero(self._stays(len(clients), round_index))]
+        settling = previous.survivors if previous is not None and previous.is_large_enough else []
+        unsettled: list[int] = []
+        if self.has_second_message:
+            unsettled = np.flatnonzero(~self._stays(len(settling), round_index, 2)).tolist()
+        else:  # a silo settles in its next message, and never without one
+            settling = [silo for silo in settling if silo in set(survivors)]
+        counts = [len(survivors)]
+        if settling and self.has_second_message:
+            counts.append(len(settling) - len(unsettled))
+        is_large_enough = min(counts) >= (self.plan.participation.min_survivors or 1)
+        return Cohort(round_index, clients, survivors, settling, unsettled, is_large_enough)
+
+    def _stays(self, count: int, *path: int) -> NDArray[np.bool_]:
+        """Which clients do not drop out, by a stream of the plan's seed."""
+        if not self.plan.client_dropout:
+            return np.ones(count, dtype=np.bool_)
+        draws = np.random.default_rng([self.plan.seed, LOSSES, *path]).random(count)
+        return np.asarray(draws >= self.plan.client_dropout)
 
 
 # -- what a run begins with -----------------------------------------------------------------------
@@ -228,17 +387,18 @@ def check_data(plan: Plan, data: FederatedData, model: nn.Module | None = None) 
     Raises:
         ValueError: If there are too few users, or the model or the device does not exist.
     """
-    participation, users = plan.participation, plan.participation.population or len(data.train)
-    users = plan.protected.clients_of(users)
-    if plan.participation.population is None and users > len(data.train):
+    participation = plan.participation
+    users = plan.protected.clients_of(participation.population or len(data.train))
+    if participation.population is None and users > len(data.train):
         raise ValueError(f"records.silos = {users}: must be at most {len(data.train)}, users of {data.name}")
-    clients, rounds, limit = participation.clients, participation.rounds, participation.max_participations
+    clients, rounds = participation.clients, participation.rounds
+    limit = participation.max_participations or rounds
     if clients > users:
         raise ValueError(f"clients = {clients}: must be at most {users}, all that {data.name} has")
-    if clients * rounds > (limit or rounds) * users:
+    if clients * rounds > limit * users:
         raise ValueError(
-            f"max_participations = {limit}: {rounds} rounds of {clients} clients are more than the "
-            f"{(limit or rounds) * users} turns that {users} users have"
+            f"max_participations = {limit}: {rounds} rounds of {clients} clients are more than the {limit * users} "
+            f"turns that {users} users have"
         )
     if plan.protected.takes_turns and CohortSampler(plan, users).is_fixed_order:
         separation = users // clients

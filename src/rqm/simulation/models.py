@@ -7,8 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-PAPER_PARAMETERS = 1_018_174
-
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From a model's outputs and the labels to one number, or to the loss of each example."""
 
@@ -72,34 +70,40 @@ def max_pool(x: Tensor) -> Tensor:
     return torch.as_tensor(_MaxPool.apply(x))  # type: ignore[no-untyped-call]
 
 
-class SmallCNN(nn.Module):
+class SmallCNN(nn.Sequential):
     """Two strided convolutions and a linear layer: 20,746 parameters with 10 classes."""
 
     def __init__(self, classes: int = 62) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(1, 16, 5, stride=2, padding=2)
-        self.second = nn.Conv2d(16, 32, 3, stride=2, padding=1)
-        self.out = nn.Linear(32 * 7 * 7, classes)
+        super().__init__(
+            nn.Conv2d(1, 16, 5, stride=2, padding=2),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32 * 7 * 7, classes),
+        )
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
-        x = functional.relu(self.second(functional.relu(self.first(x))))
-        return torch.as_tensor(self.out(x.flatten(1)))
 
-
-class Linear(nn.Module):
+class Linear(nn.Sequential):
     """Multinomial logistic regression on the pixels."""
 
     def __init__(self, classes: int = 62) -> None:
-        super().__init__()
-        self.out = nn.Linear(28 * 28, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
-        return torch.as_tensor(self.out(x.flatten(1)))
+        super().__init__(nn.Flatten(), nn.Linear(28 * 28, classes))
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"paper-cnn": PaperCNN, "small-cnn": SmallCNN, "linear": Linear}
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are trained.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ValueError("model: has no parameters to train")
+    return parameters
 
 
 @final
@@ -119,9 +123,7 @@ class FlatModel:
     """
 
     def __init__(self, model: nn.Module, values: Tensor | None = None) -> None:
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        if not parameters:
-            raise ValueError("model: has no parameters to train")
+        parameters = trained_parameters(model)
         if values is None:
             values = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.model, self.values, self.gradient = model, values, torch.zeros_like(values)

@@ -24,11 +24,7 @@ from rqm.simulation.layer_gradients import (
     scale_rows,
     squared_lengths,
 )
-
-RECORDS_AT_ONCE = {"cpu": 128, "cuda": 1024}
-"""Records of a batch, at most, by device."""
-RECORD_FLOATS_AT_ONCE = 2**26
-"""Numbers in the gradients of a batch, at most, where there is one for each record."""
+from rqm.simulation.models import trained_parameters
 
 ClippedSum = Callable[[Tensor, Tensor, float], Tensor]
 """From inputs, labels and a clip to the sum of the records' clipped gradients, in float64."""
@@ -100,14 +96,14 @@ class RecordGradients:
         is_separable: bool = False,
     ) -> None:
         self.model, self.losses, self.mean = model, losses, mean
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.parameters = trained_parameters(model)
         self.device = self.parameters[0].device
         trial = artificial_records(*examples)
         check_separable(model, losses, *trial)
         self.method = self._fastest_method(*trial, is_separable=is_separable)
-        self.batch_size = RECORDS_AT_ONCE[self.device.type]
-        if self.method != self._by_layers:
-            self.batch_size = max(1, min(self.batch_size, RECORD_FLOATS_AT_ONCE // mean.dim))
+        self.batch_size = 1024 if self.device.type == "cuda" else 128
+        if self.method != self._by_layers:  # which has no gradients of single records: at most 256 MB
+            self.batch_size = max(1, min(self.batch_size, 2**26 // mean.dim))
 
     def clipped_sum(self, inputs: Tensor, labels: Tensor, seed: int | None = None) -> RecordSum:
         """Compute the sum of some records' clipped gradients.
@@ -120,23 +116,21 @@ class RecordGradients:
         Returns:
             The sum. A record whose gradient is not finite, or raises an error, counts as zero.
         """
-        total = RecordSum(self._zeros(), 0)
+        total = self._zeros()
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(int(SecureRandom().words(1)[0]) >> 1 if seed is None else seed)
-            for batch in torch.split(torch.arange(len(labels), device=labels.device), self.batch_size):
-                if len(batch):
-                    total = total.plus(self._batch_sum(inputs[batch], labels[batch]), len(batch))
-        return total
+            for batch in zip(torch.split(inputs, self.batch_size), torch.split(labels, self.batch_size), strict=True):
+                total += self._batch_sum(*batch)
+        return RecordSum(total, len(labels))
 
     def _batch_sum(self, inputs: Tensor, labels: Tensor) -> Tensor:
         try:
             return self.method(inputs, labels, self.mean.record_length)
         except Exception:
-            total = self._zeros()
-            if len(labels) > 1:
-                for i in range(len(labels)):
-                    total += self._batch_sum(inputs[i : i + 1], labels[i : i + 1])
-            return total
+            if len(labels) < 2:
+                return self._zeros()
+            records = zip(torch.split(inputs, 1), torch.split(labels, 1), strict=True)
+            return sum((self._batch_sum(*record) for record in records), self._zeros())
 
     def _zeros(self) -> Tensor:
         return torch.zeros(self.mean.dim, dtype=torch.float64, device=self.device)
@@ -172,12 +166,12 @@ class RecordGradients:
         return _clipped_rows(torch.cat([rows[name].flatten(1) for name in trained], dim=1), clip)
 
     def _one_by_one(self, inputs: Tensor, labels: Tensor, clip: float) -> Tensor:
-        total = self._zeros()
-        for i in range(len(labels)):
-            loss = self.losses(self.model, inputs[i : i + 1], labels[i : i + 1]).sum()
+        rows: list[Tensor] = []
+        for record in zip(torch.split(inputs, 1), torch.split(labels, 1), strict=True):
+            loss = self.losses(self.model, *record).sum()
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
-            total += _clipped_rows(torch.cat([gradient.reshape(-1) for gradient in gradients])[None], clip)
-        return total
+            rows.append(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+        return _clipped_rows(torch.stack(rows), clip)
 
 
 def _clipped_rows(rows: Tensor, clip: float) -> Tensor:
@@ -225,16 +219,14 @@ def check_separable(model: nn.Module, losses: ExampleLosses, inputs: Tensor, lab
             raise ValueError(f"model: {name} (batch normalization) mixes records; use GroupNorm or LayerNorm")
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     dropouts = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.training]
-    generator_state = torch.get_rng_state()
     for dropout in dropouts:
         dropout.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
             trials = [losses(model, inputs[records], labels[records]) for records in ([0, 1], [0, 2], [0])]
     finally:
         for dropout in dropouts:
             dropout.train()
-        torch.set_rng_state(generator_state)
     if any(not torch.equal(value, buffers[name]) for name, value in model.named_buffers()):
         raise ValueError("model: a buffer changes in a forward pass, so records influence one another; remove it")
     if [tuple(trial.shape) for trial in trials] != [(2,), (2,), (1,)]:

@@ -12,7 +12,7 @@ from typing import Any
 from rqm._util.files import write_json
 from rqm.accounting.participation import default_delta
 from rqm.config.plan import PLAN, Plan
-from rqm.config.run_files import METRICS, SUMMARY, recorded_head
+from rqm.config.run_files import METRICS, SUMMARY
 from rqm.data.federated_data import FederatedData
 from rqm.ledger.budget_guard import Guard, delta_of
 from rqm.ledger.ledger import LEDGER
@@ -63,6 +63,8 @@ def carry_out(
     if not is_new and not state.plan.can_continue(Plan.of_run(folder)):
         raise ValueError(f"out = {folder}: holds the run of another plan")
     metrics_bytes, head = checkpoint.restore(state, folder)
+    if head is not None and not (folder / LEDGER).exists():
+        raise LedgerError(f"{folder}: its ledger ({LEDGER}) is gone, which ended with {head} or later")
     with _opened(state, folder, guard_options, is_new=is_new) as guard:
         guard.check(head, state.rounds_done)
         if guard.charges[state.rounds_done]:  # that round may have canceled the noise already
@@ -90,11 +92,6 @@ def _opened(state: RunState, folder: Path, guard_options: dict[str, Any], *, is_
     """The folder with its plan, and the guard with its ledger. If one of them cannot be made, nothing is left."""
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     files: tuple[str, ...] = ()
-    recorded = recorded_head(folder)
-    if recorded is not None and not (folder / LEDGER).exists():
-        raise LedgerError(f"{folder}: its ledger ({LEDGER}) is gone, which ended with {recorded} or later")
-    if is_new:
-        require_budget_for_one_round(state, guard_options.get("certificate"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_new:
@@ -114,23 +111,6 @@ def _opened(state: RunState, folder: Path, guard_options: dict[str, Any], *, is_
         yield guard
 
 
-def require_budget_for_one_round(state: RunState, certificate: Path | None = None) -> None:
-    """Refuse a budget that does not pay for one round, before anything is written.
-
-    Args:
-        state: The run.
-        certificate: A file of certificates for machines without the accountant.
-
-    Raises:
-        ValueError: If the budget is too small.
-    """
-    guard = Guard(state.mean, budget=state.plan.budget_epsilon, certificate=certificate)
-    if not guard.allows(0):
-        raise ValueError(
-            f"budget_epsilon = {guard.budget:g}: must be at least {guard.epsilon(0):.4g}, which one round costs"
-        )
-
-
 def open_guard(state: RunState, folder: Path, guard_options: dict[str, Any]) -> Guard:
     """Charge a run to the ledger in a folder.
 
@@ -141,8 +121,17 @@ def open_guard(state: RunState, folder: Path, guard_options: dict[str, Any]) -> 
 
     Returns:
         The guard, which must be closed.
+
+    Raises:
+        ValueError: If the budget of a new run does not pay for one round. No ledger is then written.
     """
     budget, users = state.plan.budget_epsilon, len(state.data.train)
+    if budget is not None and not (folder / LEDGER).exists():
+        guard = Guard(state.mean, budget=budget, certificate=guard_options.get("certificate"))
+        if not guard.allows(0):
+            raise ValueError(
+                f"budget_epsilon = {budget:g}: must be at least {guard.epsilon(0):.4g}, which one round costs"
+            )
     guard = Guard(state.mean, folder, plan=state.plan, budget=budget, users=users, **guard_options)
     state.charge_to(guard)
     return guard
@@ -155,13 +144,12 @@ def _run_rounds(
     watch: Callable[[Outcome], object] | None,
     out_of_time: Callable[[], bool],
 ) -> Outcome | None:
-    """All remaining rounds; the last that was evaluated, if that is the state of the model."""
-    last, rounds, guard = None, state.plan.participation.rounds, state.guard
+    """All remaining rounds; the last one if it was carried out here, and is the last of the plan."""
+    outcome, rounds, guard = None, state.plan.participation.rounds, state.guard
     with (folder / METRICS).open("ab") as metrics, _deferred_interrupts() as is_interrupted:
         metrics.truncate(metrics_bytes)
         while state.rounds_done < rounds and guard.allows(state.rounds_done):
             outcome = run_round(state, state.rounds_done)
-            last = outcome if outcome.loss is not None else last
             metrics.write((json.dumps(metrics_line(outcome)) + "\n").encode())
             metrics.flush()
             if watch is not None:
@@ -174,10 +162,10 @@ def _run_rounds(
                 raise (
                     TimeoutError(f"{folder}: out of time after round {outcome.round}") if is_late else KeyboardInterrupt
                 )
-        if state.rounds_done < rounds:  # the budget is spent
-            checkpoint.save(state, folder, metrics.tell(), guard.head)
-            return None
-    return last
+        if state.rounds_done == rounds:
+            return outcome
+        checkpoint.save(state, folder, metrics.tell(), guard.head)  # the budget is spent
+        return None
 
 
 def _summary(state: RunState) -> dict[str, Any]:

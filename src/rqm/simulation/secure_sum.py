@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rqm.config.plan import Plan, SecAgg
 from rqm.config.round_parameters import protocol
 from rqm.core.base import BaseMean
 from rqm.correlated.simulated_chain import CorrelatedChain, IndependentChain
 from rqm.randomness import OneEach, SecureRandom, SeededRandom
-from rqm.simulation.cohort import Cohort
 from rqm.simulation.streams import LOSSES, NOISE, torch_seed
 
 if TYPE_CHECKING:
     from rqm.simulation.client_updates import ClientUpdates
+    from rqm.simulation.loop import Cohort
 
 COMPUTING, ENCODING = "gradients", "clip, rotate, encode"
 """Parts of a round, by their names in `metrics.jsonl`."""
@@ -37,8 +38,8 @@ class Revealed:
         time: When the sum was revealed.
     """
 
-    total: torch.Tensor
-    losses: torch.Tensor
+    total: Tensor
+    losses: Tensor
     seconds: dict[str, float]
     bytes_up: int | None = None
     time: float = field(default_factory=perf_counter)
@@ -53,28 +54,27 @@ class MessageSum:
         round_index: The round, from 0.
         device: The device of the sum.
         seed: The seed of the simulated randomness; None: it is secure.
+        first: The position of the first client among the round's survivors. All simulated noise follows from positions.
 
     Attributes:
+        is_exact: Whether messages are integers, so that the order of additions does not matter.
         total: The sum so far.
         seconds: Seconds of encoding, of all threads on average.
     """
 
-    def __init__(self, mean: BaseMean, round_index: int, device: torch.device, seed: int | None) -> None:
-        self.mean, self.round_index, self.device, self.seed = mean, round_index, device, seed
-        kind = torch.int32 if mean.has_integer_messages else torch.float64
-        self.total = torch.zeros(mean.coordinates, dtype=kind, device=device)
+    def __init__(
+        self, mean: BaseMean, round_index: int, device: torch.device, seed: int | None, first: int = 0
+    ) -> None:
+        self.mean, self.round_index, self.device, self.seed, self.first = mean, round_index, device, seed, first
+        self.is_exact = mean.has_integer_messages
+        self.total = torch.zeros(mean.coordinates, dtype=torch.int32 if self.is_exact else torch.float64, device=device)
         self.seconds, self._forks = 0.0, 0
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether messages are integers, so that the order of additions does not matter."""
-        return self.mean.has_integer_messages
-
-    def add(self, positions: Sequence[int], rows: Any) -> torch.Tensor:
+    def add(self, positions: Sequence[int], rows: Any) -> Tensor:
         """Encode vectors and add their messages.
 
         Args:
-            positions: The clients' positions among the survivors, from which their simulated noise follows.
+            positions: The clients' positions, counted from the first client's.
             rows: Their vectors, as `PrivateMean.add_messages` takes them.
 
         Returns:
@@ -85,7 +85,7 @@ class MessageSum:
         self.seconds += perf_counter() - start
         return is_finite
 
-    def _add(self, positions: Sequence[int], rows: Any) -> torch.Tensor:
+    def _add(self, positions: Sequence[int], rows: Any) -> Tensor:
         source: Any = self._source(positions[0])
         if len(positions) > 1 and not self.total.is_cuda:  # a GPU encodes a group of clients with one stream
             if not self.is_exact or self.mean.mechanism.vector_mechanism is not None:
@@ -93,16 +93,18 @@ class MessageSum:
                 return torch.cat(parts)
             if self.seed is not None:
                 source = OneEach(self._source(position) for position in positions)
-        is_finite: torch.Tensor = self.mean.add_messages(rows, self.total, source, round_index=self.round_index)
+        is_finite: Tensor = self.mean.add_messages(rows, self.total, source, round_index=self.round_index)
         return is_finite
 
     def _source(self, position: int) -> Any:
-        return SecureRandom() if self.seed is None else SeededRandom(self.seed, NOISE, self.round_index, position)
+        if self.seed is None:
+            return SecureRandom()
+        return SeededRandom(self.seed, NOISE, self.round_index, self.first + position)
 
     def fork(self) -> "MessageSum":
         """An empty sum for another thread."""
         self._forks += 1
-        return MessageSum(self.mean, self.round_index, self.device, self.seed)
+        return MessageSum(self.mean, self.round_index, self.device, self.seed, self.first)
 
     def merge(self, messages: "MessageSum") -> None:
         """Add a sum that `fork` returned."""
@@ -141,12 +143,12 @@ class SecureSum(ABC):
                 clients_at_once=clients_at_once,
             )
 
-    def messages(self, round_index: int) -> MessageSum:
-        """An empty sum of the messages of a round."""
-        return MessageSum(self.mean, round_index, self.device, None if self.is_secure else self.plan.seed)
+    def messages(self, round_index: int, first: int = 0) -> MessageSum:
+        """An empty sum of the messages of a round, from the survivor at a position on."""
+        return MessageSum(self.mean, round_index, self.device, None if self.is_secure else self.plan.seed, first)
 
     @abstractmethod
-    def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:
+    def reveal(self, updates: "ClientUpdates", cohort: "Cohort") -> Revealed | None:
         """The sum of the messages of a cohort's survivors.
 
         Args:
@@ -162,7 +164,7 @@ class SecureSum(ABC):
 class IdealSum(SecureSum):
     """Adds up messages in the clear. The result is that of the real protocol."""
 
-    def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:
+    def reveal(self, updates: "ClientUpdates", cohort: "Cohort") -> Revealed | None:
         """See `SecureSum`."""
         start, round_index = perf_counter(), cohort.round_index
         messages = self.messages(round_index)
@@ -179,7 +181,7 @@ class IdealSum(SecureSum):
 class ProtocolSum(SecureSum):
     """The real protocol, with all parties in this process. No client's integers leave it without a mask."""
 
-    def reveal(self, updates: "ClientUpdates", cohort: Cohort) -> Revealed | None:
+    def reveal(self, updates: "ClientUpdates", cohort: "Cohort") -> Revealed | None:
         """See `SecureSum`. Clients that drop out do so at a random stage before they send their masked vector."""
         from rqm.secagg import Aborted, new_round  # noqa: PLC0415 (a bare GPU machine has no ciphers)
         from rqm.secagg.local import aggregate  # noqa: PLC0415
@@ -187,7 +189,7 @@ class ProtocolSum(SecureSum):
 
         round_index, clients = cohort.round_index, len(cohort.clients)
         positions = {client: position for position, client in enumerate(cohort.survivors)}
-        losses: dict[int, torch.Tensor] = {}
+        losses: dict[int, Tensor] = {}
         seconds = {COMPUTING: 0.0, ENCODING: 0.0}
         updates.begin_round(round_index)
 
@@ -195,13 +197,12 @@ class ProtocolSum(SecureSum):
             """A client's integers; parties beyond the cohort settle the noise of the previous round."""
             if party >= clients:
                 return -self._canceled(round_index, party - clients) % self.mean.modulus
-            position, messages, start = positions[cohort.clients[party]], self.messages(round_index), perf_counter()
-            vector, loss = updates.vector(cohort.clients[party], round_index)
-            seconds[COMPUTING] += perf_counter() - start
-            is_finite = messages.add([position], vector)
+            position, start = positions[cohort.clients[party]], perf_counter()
+            messages = self.messages(round_index, position)
+            losses[position] = updates.encode([cohort.clients[party]], round_index, messages)
+            seconds[COMPUTING] += perf_counter() - start - messages.seconds
             seconds[ENCODING] += messages.seconds
             self.chain.apply_to_message(messages.total, round_index, position, cohort)
-            losses[position] = loss.masked_fill(~is_finite, torch.nan)
             return np.asarray(messages.total.cpu()) % self.mean.modulus
 
         dropped = [party for party, client in enumerate(cohort.clients) if client not in positions]

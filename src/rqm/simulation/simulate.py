@@ -11,7 +11,7 @@ from rqm.config.plan import Plan
 from rqm.data.federated_data import FederatedData
 from rqm.ledger.ledger import LEDGER
 from rqm.simulation.loop import Outcome, RunState
-from rqm.simulation.run_folder import open_guard, require_budget_for_one_round
+from rqm.simulation.run_folder import open_guard
 
 if TYPE_CHECKING:
     from rqm.accounting.guarantee import Guarantee
@@ -38,7 +38,6 @@ class Simulation(Iterator[Outcome]):
         self.folder, self.plan, self.mean = folder, self._state.plan, self._state.mean
         if (folder / LEDGER).exists():
             raise ValueError(f"folder = {folder}: holds a ledger already; a simulation begins a new one")
-        require_budget_for_one_round(self._state)
         self.guard = open_guard(self._state, folder, {})
 
     def __next__(self) -> Outcome:

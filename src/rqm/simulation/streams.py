@@ -1,7 +1,5 @@
 """Streams of a run's seed. A simulation follows from them bit for bit; none of them is private."""
 
-from typing import Any
-
 import numpy as np
 
 from rqm.randomness import SeededRandom
@@ -22,8 +20,3 @@ def torch_seed(seed: int, *path: int) -> int:
         A number of 63 bits.
     """
     return int(SeededRandom(seed, *path).words(1)[0] >> np.uint64(1))
-
-
-def numpy_generator(seed: int, *path: int) -> Any:
-    """A generator of NumPy, for the arguments of `torch_seed`."""
-    return np.random.default_rng([seed, *path])

@@ -24,7 +24,7 @@ from rqm.data.federated_data import FederatedData, as_federated_data
 from rqm.ledger.ledger import LEDGER
 from rqm.simulation.defaults import TrainingRequest, plan_for
 from rqm.simulation.loop import Outcome, RunState
-from rqm.simulation.models import Loss, cross_entropy, example_losses
+from rqm.simulation.models import Loss, cross_entropy, example_losses, trained_parameters
 from rqm.simulation.run_folder import carry_out
 
 if TYPE_CHECKING:
@@ -273,18 +273,17 @@ def check_model(model: nn.Module, data: FederatedData, loss: Loss | None = None)
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}: must be a torch.nn.Module")
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
-        raise ValueError("model: has no parameters to train")
+    trained = trained_parameters(model)
     for parameter in trained:
         if parameter.dtype != torch.float32:
             raise TypeError(f"model: has parameters of {parameter.dtype}; must be torch.float32 (model.float())")
     trial = copy.deepcopy(model).cpu().train()
     buffers = {name: value.clone() for name, value in trial.named_buffers()}
     inputs, labels = data.train[int(data.train.sizes.argmax())]
-    generator_state = torch.get_rng_state()
     try:
-        example_losses(trial, inputs, labels, loss or cross_entropy).mean().backward()  # type: ignore[no-untyped-call]
+        with torch.random.fork_rng(devices=[]):
+            losses = example_losses(trial, inputs, labels, loss or cross_entropy)
+            losses.mean().backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         name = "the cross-entropy (give loss= for another)" if loss is None else "loss"
@@ -292,8 +291,6 @@ def check_model(model: nn.Module, data: FederatedData, loss: Loss | None = None)
             f"model: fails on inputs of shape {tuple(inputs.shape)} and labels of {tuple(labels.shape)} with {name}: "
             f"{reason[0]}"
         ) from None
-    finally:
-        torch.set_rng_state(generator_state)
     for name, value in trial.named_buffers():
         if not torch.equal(value, buffers[name]):
             raise ValueError(

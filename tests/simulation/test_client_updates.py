@@ -8,11 +8,11 @@ from torch.nn import functional
 
 from rqm import RQM, Noiseless
 from rqm.config.plan import Adapt, ClientWork, ServerStep, Transforms
+from rqm.data.federated_data import FederatedData
 from rqm.related.vqsgd import VQSGD
-from rqm.simulation.client_groups import EXAMPLES_AT_ONCE, FLOATS_AT_ONCE, ClientGroups
-from rqm.simulation.loop import RunState
+from rqm.simulation.client_updates import ClientGroups
+from rqm.simulation.loop import Observer, RunState
 from rqm.simulation.models import FlatModel, example_losses
-from rqm.simulation.observer import Observer
 from tests.plans import change_plan, make_plan
 from tests.simulation.small import (
     LAYERED_MODELS,
@@ -27,24 +27,29 @@ from tests.simulation.small import (
 PLAN = make_plan(data="noise", model="small-cnn", clients=9, mechanism=RQM(clip=0.05), rounds=3, device="cpu")
 
 
-def groups_of(network, clients, is_local=False):
-    flat = FlatModel(network)
-    return ClientGroups(clients, example_losses, len(flat.values), is_local=is_local), flat
-
-
 @pytest.mark.parametrize(("make", "shape"), LAYERED_MODELS)
 @pytest.mark.parametrize("is_local", [False, True])
 def test_each_client_gets_its_own_gradient(make, shape, is_local):
     torch.manual_seed(0)
     network, clients = make(), ragged_clients(shape, sizes=(5, 3, 5, 1, 3, 3))
-    groups, flat = groups_of(network, clients, is_local)
-    assert groups.agrees(flat)
+    flat = FlatModel(network)
+    groups = ClientGroups(clients, example_losses, len(flat.values), is_local=is_local)
     client_ids = [1, 4, 5] if is_local else [3, 1, 5, 0, 2]  # of one size, or of three sizes
-    rows, losses = groups.gradients(flat, client_ids)
+    if is_local:
+        stack = groups.stack(flat, client_ids)
+        stack.compute_gradient(torch.arange(3).repeat(3, 1))
+        rows, losses = stack.gradient, stack.losses[0]
+    else:
+        rows, losses = groups.gradients(flat, client_ids)
     for row, loss, client_id in zip(rows, losses, client_ids, strict=True):
         gradient, expected_loss = expected_gradient(network, clients, client_id)
         torch.testing.assert_close(row, gradient, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(loss, expected_loss)
+
+
+def with_ragged_clients():
+    clients = ragged_clients((6,))
+    return FederatedData("blobs", clients, clients.inputs[:0], clients.labels[:0], 4)
 
 
 class TiedWeight(nn.Module):
@@ -58,27 +63,35 @@ class TiedWeight(nn.Module):
         return self.out(self.layer(x) @ self.layer.weight)
 
 
-@pytest.mark.parametrize("is_local", [False, True])
+class Centered(nn.Module):
+    """Subtracts the mean of the batch, so that examples are mixed."""
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+@pytest.mark.parametrize("work", ["gradient", "local"])
 @pytest.mark.parametrize(
-    "make",
+    ("make", "is_grouped"),
     [
-        TiedWeight,
-        lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 4)),
-        lambda: nn.Sequential(nn.Linear(6, 6), nn.Softmax(dim=0), nn.Linear(6, 4)),
+        (lambda: nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 4)), True),
+        (TiedWeight, False),
+        (lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 4)), False),
+        (lambda: nn.Sequential(nn.Linear(6, 6), nn.Softmax(dim=0), nn.Linear(6, 4)), False),
+        (lambda: nn.Sequential(Centered(), nn.Linear(6, 4)), False),
     ],
-    ids=["tied weight", "another kind of layer", "examples that are mixed"],
+    ids=["dense layers", "tied weight", "another kind of layer", "examples that are mixed", "a centered batch"],
 )
-def test_models_that_groups_cannot_handle_are_recognized(make, is_local):
+def test_models_that_groups_cannot_handle_are_recognized(make, is_grouped, work):
     torch.manual_seed(0)
-    groups, flat = groups_of(make(), ragged_clients((6,)), is_local)
-    assert not groups.agrees(flat)
+    plan = change_plan(PLAN, data="blobs", model="own", clients=3, client=ClientWork(work, batch=2))
+    assert (RunState(plan, with_ragged_clients(), make()).updates.groups is not None) == is_grouped
 
 
 def test_gradients_of_activations_in_place_are_recognized():
-    groups, flat = groups_of(
-        nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 4)), ragged_clients((6,))
-    )
-    assert not groups.agrees(flat)
+    network = nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 4))
+    plan = change_plan(PLAN, data="blobs", model="own", clients=3)
+    assert RunState(plan, with_ragged_clients(), network).updates.groups is None
 
 
 @pytest.mark.parametrize("is_local", [False, True])
@@ -89,8 +102,8 @@ def test_groups_hold_each_client_once_and_are_bounded(is_local):
     groups = ClientGroups(clients, example_losses, 2**18, is_local=is_local).split(client_ids)
     assert sorted(position for group in groups for position in group) == list(range(200))
     sizes = [clients.sizes[[client_ids[position] for position in group]] for group in groups]
-    assert max(len(group) for group in groups) == FLOATS_AT_ONCE["cpu"] // 2**18 // (4 if is_local else 1)
-    assert all(size.sum() <= EXAMPLES_AT_ONCE["cpu"] for size in sizes)
+    assert max(len(group) for group in groups) == (8 if is_local else 32)
+    assert all(size.sum() <= 128 for size in sizes)
     assert all((size > 0).all() for size in sizes if len(size) > 1)
     assert not is_local or all(len(set(size.tolist())) == 1 for size in sizes)
 
@@ -151,7 +164,7 @@ def test_large_clients_and_those_an_audit_plants_in_are_computed_one_after_anoth
     class Plants(Observer):
         plants = True
 
-    assert RunState(PLAN, pictures(clients=9, each=EXAMPLES_AT_ONCE["cpu"])).updates.groups is None
+    assert RunState(PLAN, pictures(clients=9, each=128)).updates.groups is None
     assert RunState(PLAN, pictures(clients=9), observer=Plants()).updates.groups is None
     blobs = change_plan(PLAN, data="blobs", model="own")
     assert RunState(blobs, federation(), model(), loss=functional.cross_entropy).updates.groups is None  # only a mean
