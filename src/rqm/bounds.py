@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from math import ceil, exp, expm1, inf, isfinite, isnan, log, log1p, sqrt
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
@@ -502,20 +502,34 @@ def epsilon(bound: Bound, delta: float) -> float:
     return inf if isnan(composed_epsilon) else composed_epsilon
 
 
-def best_order(bound: Bound, delta: float) -> float | None:
-    """The order of a Rényi curve that gives ε at δ.
+class EpsilonResult(NamedTuple):
+    """ε at δ, the bound that gave it, its kind ("gaussian", "pld", "rdp" or "pure") and its Rényi
+    order."""
 
-    Args:
-        bound: Any bound.
-        delta: δ.
+    epsilon: float
+    bound: Bound
+    accountant: str
+    order: float | None = None
 
-    Returns:
-        The order; None for other claims, or if δ is not larger than the bound's failure.
-    """
-    if not isinstance(bound.claim, RdpCurve) or bound.failure >= delta:
-        return None
-    by_order = renyi_epsilons(bound.claim, delta - bound.failure)
-    return bound.claim.orders[by_order.index(min(by_order))]
+    @classmethod
+    def of(cls, bound: Bound, delta: float, accountant: str) -> "EpsilonResult":
+        """ε of a bound at δ.
+
+        Args:
+            bound: The bound.
+            delta: δ.
+            accountant: The kind of the bound.
+
+        Returns:
+            The result; its order is None for bounds other than Rényi curves, or if δ is not larger than the bound's
+            failure.
+        """
+        order = None
+        if isinstance(bound.claim, RdpCurve) and bound.failure < delta:
+            by_order = renyi_epsilons(bound.claim, delta - bound.failure)
+            order = bound.claim.orders[by_order.index(min(by_order))]
+        epsilon_at_delta = epsilon(bound, delta)
+        return cls(inf if isnan(epsilon_at_delta) else epsilon_at_delta, bound, accountant, order)
 
 
 def renyi_epsilons(curve: RdpCurve, delta: float) -> list[float]:

@@ -10,15 +10,13 @@ from math import exp, inf, log, sqrt
 from typing import Any
 
 from rqm._util.checks import real, whole
-from rqm.accounting.accountant import EpsilonResult, Question, account
-from rqm.accounting.participation import Participation, ThreatModel, charge_counts
+from rqm.accounting.accountant import Question, account
+from rqm.accounting.participation import Charges, Participation, ThreatModel
 from rqm.accounting.record_release import RecordRelease
 from rqm.accounting.release import Release
-from rqm.bounds import gaussian_mu
+from rqm.bounds import EpsilonResult, gaussian_mu
 from rqm.correlated.factorization import Workload
-from rqm.correlated.handover import gaussian_squared_mu
-from rqm.correlated.iterates import IterateNoise, iterate_noise
-from rqm.correlated.noise import MAX_STD, CorrelatedNoise
+from rqm.correlated.scheme import NoiseScheme, scheme_class
 from rqm.mechanisms.additive import integer_grid
 from rqm.mechanisms.base import Mechanism, ProposalRequest
 from rqm.mechanisms.gaussian import Gaussian
@@ -73,7 +71,7 @@ class Target:
         """c, the clip of each rotated coordinate: 4C/√d, and never more than C."""
         return coordinate_clip(self.l2_clip, self.dim)
 
-    def release(self, mechanism: Mechanism, noise: CorrelatedNoise | None = None) -> Release:
+    def release(self, mechanism: Mechanism, noise: NoiseScheme | None = None) -> Release:
         """A release of this target.
 
         Args:
@@ -101,7 +99,7 @@ class Target:
 
     def find_correlated(
         self, workload: Workload | None = None, bits: int = MAX_SUM_BITS
-    ) -> tuple[Mechanism, CorrelatedNoise]:
+    ) -> tuple[Mechanism, NoiseScheme]:
         """A mechanism and correlated noise, with the least noise in the model.
 
         Args:
@@ -119,7 +117,14 @@ class Target:
         workload = workload or Workload(self.participation.rounds)
         clip = self.coordinate_clip
         finest = self.honest * (2 * ROUNDING_MARGIN * clip / (self.gaussian_noise() * self.l2_clip)) ** 2
-        noise = best_noise(self.participation, self.honest, workload, least_squared_mu=finest, bits=bits)
+        noise = scheme_class().beside_rounding(
+            self.participation.window,
+            workload,
+            clients=self.participation.clients,
+            honest=self.honest,
+            bits=bits,
+            least_squared_mu=finest,
+        )
         return fit(model_mechanism("rounding", clip, {"levels": 2}), self, noise), noise
 
     def _check_window(self) -> None:
@@ -131,8 +136,7 @@ class Target:
 
     def question(self, release: Release) -> Question:
         """The question of how private a run of such releases is."""
-        counts = charge_counts(self.participation, None)
-        return Question(release, self.participation, self.threat_model, self.delta, counts)
+        return Question.of(release, self.participation, self.threat_model, self.delta)
 
     def account(self, release: Release, accountant: str | None = None) -> EpsilonResult:
         """The certified ε of a run of releases.
@@ -153,10 +157,8 @@ class Target:
 
     def gaussian_noise(self) -> float:
         """The noise multiplier with which a trusted server's Gaussian reaches the target."""
-        threat = replace(self.threat_model, honest_clients=None, honest_fraction=None)
-        participation = replace(self.participation, min_survivors=None)
-        trusted = replace(self, participation=participation, threat_model=threat)
-        return gaussian_noise(trusted.question(trusted.release(Gaussian(1.0))), self.epsilon)
+        release = self.release(Gaussian(1.0))
+        return gaussian_noise(release, self.participation, self.threat_model, self.delta, self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +178,7 @@ class RecordTarget(Target):
         """The clip of a record's vector."""
         return self.record_clip
 
-    def release(self, mechanism: Mechanism, noise: CorrelatedNoise | None = None) -> RecordRelease:
+    def release(self, mechanism: Mechanism, noise: NoiseScheme | None = None) -> RecordRelease:
         """A release of this target.
 
         Args:
@@ -210,7 +212,7 @@ class RecordTarget(Target):
         self,
         workload: Workload | None = None,
         bits: int = MAX_SUM_BITS,
-    ) -> tuple[Mechanism, CorrelatedNoise]:
+    ) -> tuple[Mechanism, NoiseScheme]:
         """Integer noise that stays and noise that is canceled, for records in a fixed order.
 
         Args:
@@ -316,33 +318,46 @@ def _first_steps(current: tuple[float, float], previous: tuple[float, float], ai
     return min(max(abs(log(reached / aim)) / min(max(slope, 0.5), 2.0), log(1.001)), log(2.0))
 
 
-def gaussian_noise(question: Question, epsilon: float) -> float:
-    """The noise multiplier with which a Gaussian reaches ε, by its exact account.
+def gaussian_noise(
+    release: Release,
+    participation: Participation,
+    threat_model: ThreatModel,
+    delta: float,
+    epsilon: float,
+    charges: Charges | None = None,
+) -> float:
+    """The noise multiplier with which a trusted server's Gaussian reaches ε, by its exact account.
+
+    Dropouts and colluding clients do not matter to a trusted server.
 
     Args:
-        question: A question about any release; its mechanism and clips do not matter.
+        release: Any release; its mechanism and clips do not matter.
+        participation: Who takes part.
+        threat_model: What is assumed about the adversary.
+        delta: δ.
         epsilon: ε.
+        charges: How often each round was charged; None: every round once, as planned.
 
     Returns:
         The standard deviation of the noise over the clip of a user or record.
     """
-    unit = question.release.scaled(Gaussian(1.0))
-    unsampled = unit.sensitivity(question.neighboring) * sqrt(question.releases) / gaussian_mu(epsilon, question.delta)
+    participation = replace(participation, min_survivors=None)
+    threat_model = replace(threat_model, honest_clients=None, honest_fraction=None)
+    unit = release.scaled(Gaussian(1.0))
+    question = Question.of(unit, participation, threat_model, delta, charges)
+    unsampled = unit.sensitivity(question.neighboring) * sqrt(question.releases) / gaussian_mu(epsilon, delta)
     unsampled *= 1 + 1e-9
     if question.is_server and not unit.is_sampled:
         return unsampled
 
     def epsilon_of(multiplier: float) -> float:
-        release, threat = replace(unit, mechanism=Gaussian(multiplier)), question.threat_model
-        charges = dict(
-            enumerate(charges_per_round for charges_per_round, rounds in question.counts.items() for _ in range(rounds))
-        )
-        return account(release, question.participation, threat, question.delta, charges).epsilon
+        results = replace(unit, mechanism=Gaussian(multiplier)).results(question)
+        return min(result.epsilon for result in results)
 
     return least_noise(epsilon_of, epsilon, unsampled / 4, 1 - 1e-6)
 
 
-def fit(first: Mechanism, target: Target, noise: CorrelatedNoise | None = None, *, interior: bool = False) -> Mechanism:
+def fit(first: Mechanism, target: Target, noise: NoiseScheme | None = None, *, interior: bool = False) -> Mechanism:
     """The mechanism with the least noise that reaches a target.
 
     Args:
@@ -388,7 +403,7 @@ def fit(first: Mechanism, target: Target, noise: CorrelatedNoise | None = None, 
     return mechanism
 
 
-def _estimated_noise(first: Mechanism, minimum: float, target: Target, noise: CorrelatedNoise | None) -> float:
+def _estimated_noise(first: Mechanism, minimum: float, target: Target, noise: NoiseScheme | None) -> float:
     """The noise beyond the least with which a mechanism reaches a target if all noise were Gaussian."""
     if first.vector_mechanism is not None:  # its noise does not depend on the clip
         return 0.1
@@ -519,117 +534,41 @@ def correlated_pays(target: Target) -> bool:
     window = target.participation.window
     if window == 1:
         return False
-    ratio = max(iterate_noise(Workload(target.participation.rounds)).best_ratio(window) / 2, MIN_TRANSIENT_STD)
-    needed = target.gaussian_noise() * sqrt(gaussian_squared_mu(window, 0.0, 4 * ratio**2, 1, 1.0))
+    noise = scheme_class().beside(0.5, window, Workload(target.participation.rounds))  # of rounding, in steps
+    needed = target.gaussian_noise() * noise.estimated_mu(window, 0.5) / 2
     rounding_std = target.coordinate_clip / target.l2_clip * sqrt(target.honest)  # of rounding to the ends of the clip
     return needed > ROUNDING_MARGIN * rounding_std
 
 
-def best_noise(
-    participation: Participation,
-    honest: int,
-    workload: Workload,
-    *,
-    least_squared_mu: float = 0.0,
-    bits: int = MAX_SUM_BITS,
-) -> CorrelatedNoise:
-    """Correlated noise, in steps of two levels, with the least noise in the model for the same μ.
-
-    Args:
-        participation: Who takes part.
-        honest: Honest clients in each round.
-        workload: How the server sums noise into its model.
-        least_squared_mu: μ² of a shift by one step that a client's noise must at least allow for,
-            as steps cannot be finer.
-        bits: Bits of a sum, at most.
-
-    Returns:
-        The noise.
-    """
-    noise, window, clients = iterate_noise(workload), participation.window, participation.clients
-    simple = CorrelatedNoise(max(noise.best_ratio(window) / 2, MIN_TRANSIENT_STD))
-    residuals = (0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)  # standard deviations, in steps
-    with_residual = [_best_residual(window, clients, honest, noise, residual, bits) for residual in residuals]
-    usable = [
-        candidate
-        for candidate in with_residual
-        if candidate is not None and _gaussian_mu(candidate, window, HALF_WAY_VARIANCE) >= least_squared_mu
-    ]
-    predicted = {candidate: _predicted(candidate, window, honest, noise) for candidate in (simple, *usable)}
-    near_best = [candidate for candidate in predicted if predicted[candidate] <= 1.015 * min(predicted.values())]
-    return min(near_best, key=lambda candidate: (candidate.sum_bits(clients, clients), predicted[candidate]))
-
-
-def _gaussian_mu(noise: CorrelatedNoise, window: int, rounding: float) -> float:
-    """μ² of a shift by one step, for one client, if all noise were Gaussian."""
-    return gaussian_squared_mu(window, noise.residual_std**2, noise.transient_std**2, noise.gain, rounding)
-
-
-def _predicted(noise: CorrelatedNoise, window: int, honest: int, iterates: IterateNoise) -> float:
-    """The noise of the iterates over that of independent noise, if it were Gaussian but for how
-    paths are drawn."""
-    transient, residual, gain = noise.transient_std, noise.residual_std, noise.gain
-    squared = _gaussian_mu(noise, window, HALF_WAY_VARIANCE)
-    if residual:  # that a path ends in a random round reveals more, the fewer clients there are
-        squared += (1 / residual**2 + gain**2 / transient**2) ** 2 / (4 * gain * honest)
-    return iterates.rms(sqrt(HALF_WAY_VARIANCE), transient, residual, gain) * sqrt(squared) / iterates.rms(1.0, 0.0)
-
-
-def _best_residual(
-    window: int, clients: int, honest: int, iterates: IterateNoise, residual: float, bits: int
-) -> CorrelatedNoise | None:
-    """The best noise with this residual noise and at most `bits` bits: a coarse grid, then a fine one."""
-    best: CorrelatedNoise | None = None
-    # A path that ends at random reveals much in the tails of sums with smaller standard deviations, in steps.
-    if residual < 20.0 / sqrt(honest):
-        return None
-    min_ratio = max(15.0 / sqrt(honest), MIN_TRANSIENT_STD)
-    shapes = (0.25, 0.4, 0.6, 1.0, 1.6, 2.5)  # of transient noise over `gain` times residual noise
-    tried = [(shape * residual, gain) for shape in shapes for gain in range(8, 129, 8)]
-    for _ in range(2):
-        choices = [
-            CorrelatedNoise(round(ratio * gain, 4), residual, gain) for ratio, gain in tried if ratio >= min_ratio
-        ]
-        choices = [candidate for candidate in choices if candidate.sum_bits(clients, clients) <= bits]
-        if not choices:
-            return best
-        best = min(choices, key=lambda candidate: _predicted(candidate, window, honest, iterates))
-        ratio, middle = best.transient_std / best.gain, best.gain
-        tried = [(by * ratio, gain) for by in (0.9, 1.0, 1.1) for gain in range(max(2, middle - 7), middle + 8)]
-    return best
-
-
-def _record_noise(target: Target, ratio: float = 0.0) -> Mechanism:
+def _record_noise(target: Target, noise: NoiseScheme | None = None) -> Mechanism:
     """Integer noise of silos before it is adjusted, in steps so fine that rounding adds hardly any
-    noise.
-
-    Transient noise is `ratio` times as wide.
-    """
+    noise; correlated noise is given for integer noise of standard deviation 1."""
     clip, clients = target.coordinate_clip, target.participation.clients
     total_std = target.gaussian_noise() * target.privacy_unit_clip / clip
     client_std = total_std / sqrt(target.honest)
-    if ratio:
-        client_std *= sqrt(gaussian_squared_mu(target.participation.window, 0.0, ratio**2, 1, 1.0))
+    options: dict[str, Any] = {}
+    if noise is not None:
+        client_std *= noise.estimated_mu(target.participation.window, 1.0)
+        options = {"ratio": noise.added_std, "widest": noise.max_std}
     steps, bits = integer_grid(
-        clients, clients, client_std, total_std, MAX_SUM_BITS, ratio=ratio, widest=MAX_STD, is_single=target.honest == 1
+        clients, clients, client_std, total_std, MAX_SUM_BITS, is_single=target.honest == 1, **options
     )
     return model_mechanism("discrete-gaussian", clip, {"steps": steps, "bits": bits, "scale": client_std})
 
 
-def _fixed_order(target: Target, workload: Workload) -> tuple[Mechanism, CorrelatedNoise]:
+def _fixed_order(target: Target, workload: Workload) -> tuple[Mechanism, NoiseScheme]:
     """Integer noise that stays and noise in steps that is canceled, for records in a fixed order."""
-    ratio = iterate_noise(workload).best_ratio(target.participation.window)
-    first = _record_noise(target, ratio)
+    unit = scheme_class().beside(1.0, target.participation.window, workload)
+    first = _record_noise(target, unit)
     client_std, steps = first.discrete.scale, first.discrete.steps  # type: ignore[attr-defined]
 
-    def noise(factor: float) -> CorrelatedNoise:
-        return CorrelatedNoise(ratio * client_std * factor * steps / 2)
-
-    def epsilon_of(factor: float) -> float:
-        return target.account(target.release(first.with_noise(client_std * factor), noise(factor))).epsilon
+    def candidate(factor: float) -> tuple[Mechanism, NoiseScheme]:
+        return first.with_noise(client_std * factor), unit.scaled(client_std * factor * steps / 2)
 
     try:
-        factor = least_noise(epsilon_of, target.epsilon, 1.05)
+        factor = least_noise(
+            lambda factor: target.account(target.release(*candidate(factor))).epsilon, target.epsilon, 1.05
+        )
     except UnreachableError:
         raise ValueError(f"epsilon = {target.epsilon:g}: correlated noise of records does not reach it here") from None
-    return first.with_noise(client_std * factor), noise(factor)
+    return candidate(factor)

@@ -132,7 +132,7 @@ class Guarantee:
     @property
     def is_by_trusted_server(self) -> bool:
         """Whether a trusted server adds the noise."""
-        return self.release.is_by_trusted_server
+        return self.release.mechanism.trusted_server
 
     @property
     def min_honest(self) -> int:
@@ -162,13 +162,21 @@ class Guarantee:
             return None
         if mechanism.gaussian_multiplier is not None:
             return self.noise_multiplier / mechanism.gaussian_multiplier
+        question, clients = self._question, self.participation.clients
         if self.release.noise is not None:
-            window, clients = self._question.window, self.participation.clients
-            estimate = self.release.estimated_mu(self._question.neighboring, clients, window)
-            return _correlated_mu(self._question) / estimate * second_clip
+            relation, window = question.neighboring, question.window
+            bound = self.release.correlated_bound(relation, question.honest, window, question.failure)
+            assert isinstance(bound.claim, GdpMu)
+            return bound.claim.mu / self.release.estimated_mu(relation, clients, window) * second_clip
         if not 0 < self.epsilon < MAX_FINITE_EPSILON:
             return None
-        return self.noise_multiplier / gaussian_noise(_trusted(self._question), self.epsilon)
+        return self.noise_multiplier / self._gaussian_noise()
+
+    def _gaussian_noise(self) -> float:
+        """The noise multiplier of a trusted server's Gaussian with the same ε by its exact account."""
+        return gaussian_noise(
+            self.release, self.participation, self.threat_model, self.delta, self.epsilon, self.charged
+        )
 
     @cached_property
     def correlated_noise_ratio(self) -> float:
@@ -182,21 +190,13 @@ class Guarantee:
             return banded(workload, shape.bands).over_independent(workload)
         if release.noise is None or not 0 < self.epsilon < MAX_FINITE_EPSILON:
             return 1.0
-        independent = release.mechanism.sum_noise_std(clients)
-        transient, residual, gain = release.noise.transient_std, release.noise.residual_std, release.noise.gain
+        unit, independent = 1.0, release.mechanism.sum_noise_std(clients)
         if release.mechanism.has_integer_messages:
-            channel, unit = release.mechanism.discrete, release.privacy_unit_clip
-            independent, transient, residual = (
-                sqrt(clients) * std / unit
-                for std in (
-                    sqrt(float(channel.variance(0.0))),
-                    transient * channel.grid.step,
-                    residual * channel.grid.step,
-                )
-            )
-        noise = iterate_noise(workload)
-        gaussian = gaussian_noise(_trusted(self._question), self.epsilon)
-        return noise.rms(independent, transient, residual, gain) / noise.rms(gaussian, 0.0)
+            channel = release.mechanism.discrete
+            unit = sqrt(clients) * channel.grid.step / release.privacy_unit_clip
+            independent = sqrt(float(channel.variance(0.0))) / channel.grid.step
+        iterates = release.noise.iterate_std(workload, independent)
+        return unit * iterates / iterate_noise(workload).rms(self._gaussian_noise(), 0.0)
 
     @property
     def bits_per_coordinate(self) -> int:
@@ -485,18 +485,6 @@ def guarantee(
         workload=workload,
         subset=subset,
     )
-
-
-def _trusted(question: Question) -> Question:
-    """The same question for a trusted server, for whom dropouts and colluding clients do not matter."""
-    threat = replace(question.threat_model, honest_clients=None, honest_fraction=None)
-    return replace(question, participation=replace(question.participation, min_survivors=None), threat_model=threat)
-
-
-def _correlated_mu(question: Question) -> float:
-    """Certified μ of one participation with correlated noise."""
-    relation, honest, failure = question.neighboring, question.honest, question.tail_failure
-    return question.release.participation_mu(relation, honest, failure, question.window)
 
 
 def compose_guarantees(guarantees: Iterable[Guarantee], delta: float | None = None) -> Guarantee:

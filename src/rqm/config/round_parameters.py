@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, final
 
-from rqm.accounting.participation import charge_counts
 from rqm.config.plan import Plan
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ def corrupt(plan: Plan) -> int:
     from rqm.accounting.accountant import Question  # noqa: PLC0415 (takes the compiler)
 
     mean = plan.any_mean
-    counts = charge_counts(participation, None)
-    question = Question(mean.release, participation, threat_model, mean.delta or 0.0, counts)
+    question = Question.of(mean.release, participation, threat_model, mean.delta)
     return participation.clients - question.honest - participation.dropouts
 
 

@@ -19,7 +19,6 @@ from rqm.accounting.participation import ThreatModel
 from rqm.core.base import BaseMean
 from rqm.core.quantizer import Quantizer, quantizer_for
 from rqm.core.transform import FLOAT_ROOM, clip_and_rotate, torch_backend
-from rqm.correlated.noise import CorrelatedNoise
 
 if TYPE_CHECKING:
     from rqm.accounting.calibration import RecordTarget
@@ -100,10 +99,9 @@ class PrivateRecordMean(BaseMean):
 
     def _check(self) -> None:
         """Refuse what no bound is known for with records."""
-        self._set_positive("record_clip")
         if self.sampling_rate is not None:
             rate = real("sampling_rate", self.sampling_rate, "above 0 and at most 1", 0, 1, closed="]")
-            self._set("sampling_rate", rate)
+            object.__setattr__(self, "sampling_rate", rate)
         for name in ("record_clip", "l2_clip"):
             if getattr(self, name) is None:
                 raise ValueError(
@@ -130,6 +128,12 @@ class PrivateRecordMean(BaseMean):
                 f"mechanism = {mechanism.kind!r}: no bound is known for records; must be integer noise "
                 "(discrete-gaussian, skellam, binomial), levels outside the clip, or gaussian"
             )
+        super()._check()
+        if self.noise is not None and self.participation.window == 1:
+            raise ValueError(
+                "min_separation = 1: must be larger with correlated noise: it is the number of rounds after which a "
+                "record returns"
+            )
         _ = self.record_length
 
     def _check_sampling(self) -> None:
@@ -148,22 +152,6 @@ class PrivateRecordMean(BaseMean):
         if self.participation.limit < self.participation.rounds:
             raise ValueError(
                 "sampling_rate: must be given without max_participations and min_separation: each round samples anew"
-            )
-
-    def _check_noise(self, noise: CorrelatedNoise) -> None:
-        """Refuse correlated noise where the proof does not cover it."""
-        super()._check_noise(noise)
-        if noise.residual_std:
-            raise ValueError("noise.residual_std: must be 0 for records: a silo cancels all of its transient noise")
-        if self.participation.window == 1:
-            raise ValueError(
-                "min_separation = 1: must be larger with correlated noise: it is the number of rounds "
-                "after which a record returns"
-            )
-        if self.has_integer_messages and self.mechanism.discrete.additive is None:
-            raise ValueError(
-                f"mechanism = {self.mechanism.kind!r}: must be integer noise of the silo's own (discrete-gaussian) "
-                "with correlated noise"
             )
 
     @property
@@ -208,7 +196,6 @@ class PrivateRecordMean(BaseMean):
         """
         from rqm.accounting.calibration import RecordTarget  # noqa: PLC0415 (takes the compiler)
 
-        assert self.delta is not None
         return RecordTarget(
             epsilon,
             self.delta,

@@ -22,11 +22,11 @@ from rqm.core.record_mean import PrivateRecordMean
 from rqm.core.transform import second_clip
 from rqm.correlated.factorization import Workload
 from rqm.correlated.iterates import iterate_noise
-from rqm.correlated.noise import CorrelatedNoise
+from rqm.correlated.scheme import NoiseScheme
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
 
-Noise = Literal["independent", "correlated"] | CorrelatedNoise
+Noise = Literal["independent", "correlated"] | NoiseScheme
 AnyMean = TypeVar("AnyMean", bound=BaseMean)
 
 
@@ -186,12 +186,12 @@ def _find(
     workload: Workload | None = None,
 ) -> AnyMean:
     """A private mean with a given mechanism, or with one that is found."""
-    if not isinstance(noise, CorrelatedNoise) and noise not in ("independent", "correlated"):
+    if not isinstance(noise, NoiseScheme) and noise not in ("independent", "correlated"):
         raise ValueError(f"noise = {shown(noise)}: must be 'independent', 'correlated', or rqm.CorrelatedNoise(…)")
     if mechanism is not None:
         if noise == "correlated":
             raise ValueError("noise = 'correlated': must be rqm.CorrelatedNoise(…) where a mechanism is given")
-        correlated = noise if isinstance(noise, CorrelatedNoise) else None
+        correlated = noise if isinstance(noise, NoiseScheme) else None
         mean = mean_class(**values, mechanism=mechanism, noise=correlated)
         if epsilon is not None:
             reached = mean.guarantee().epsilon
@@ -207,15 +207,14 @@ def _find(
         raise ValueError(
             "mechanism = None: must be given unless vectors are clipped in L2 (l2_clip) and rotated (rotate)"
         )
-    if isinstance(noise, CorrelatedNoise):
+    if isinstance(noise, NoiseScheme):
         raise ValueError(
             f"noise = {shown(noise)}: must be 'correlated' where no mechanism is given, as both are searched for"
         )
     # Check all values but the mechanism with a trusted server's Gaussian, which is allowed with all of them.
     baseline = mean_class(
-        **values, mechanism=Gaussian(1.0), noise=CorrelatedNoise(1.0) if noise == "correlated" else None
+        **values, mechanism=Gaussian(1.0), noise=NoiseScheme.of(1.0) if noise == "correlated" else None
     )
-    assert baseline.delta is not None
     target = baseline.target(epsilon)
     try:
         if noise == "correlated":

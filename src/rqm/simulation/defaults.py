@@ -12,7 +12,7 @@ from rqm._util.checks import padded, real, whole
 from rqm.accounting.participation import Participation, ThreatModel, default_delta
 from rqm.config.model_sizes import OWN
 from rqm.config.plan import Plan, ServerStep, Transforms
-from rqm.correlated.noise import CorrelatedNoise
+from rqm.correlated.scheme import NoiseScheme
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.noiseless import Noiseless
 
@@ -75,7 +75,7 @@ def participation_for(request: TrainingRequest, users: int) -> Participation:
 
 
 @lru_cache(maxsize=32)
-def find_mechanism_for(request: TrainingRequest, users: int, dim: int) -> tuple[Mechanism, CorrelatedNoise | None]:
+def find_mechanism_for(request: TrainingRequest, users: int, dim: int) -> tuple[Mechanism, NoiseScheme | None]:
     """The mechanism, and the correlated noise if it leaves less noise in the model.
 
     Args:
