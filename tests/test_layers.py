@@ -172,7 +172,7 @@ def uses_of_a_scheme(text):
     """Lines that read a parameter of a scheme, whether or not in a branch, or import one."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in SCHEME_FIELDS:
+        if isinstance(node, ast.Attribute) and node.attr in SCHEME_FIELDS and "noise" in ast.unparse(node.value):
             yield node.lineno
     yield from (name for name in imports(tree) if name in SCHEME_MODULES)
 
@@ -190,7 +190,7 @@ def test_only_correlated_knows_which_correlated_noise_there_is():
     "text",
     [
         "if noise.residual_std:\n    x = 1",
-        "variance = noise.transient_std**2",
+        "variance = self.release.noise.transient_std**2",
         "from rqm.correlated.noise import CorrelatedNoise",
     ],
 )

@@ -38,7 +38,7 @@ ORDERS = (2.0, 32.0, 256.0)
 
 def targets(clients, dim, epsilon, neighboring):
     participation = Participation(clients, 1, max(10**6, clients))
-    return Target(epsilon, 1e-6, participation, ThreatModel(neighboring=neighboring), dim, 1.0)
+    return Target(epsilon, 1e-6, participation, ThreatModel(neighboring=neighboring), Release(Gaussian(1.0), dim, 1.0))
 
 
 def releases(kind, target):
@@ -271,3 +271,13 @@ def test_the_accountant_refuses_bands_over_which_participations_overlap():
     with pytest.raises(ValueError, match=r"mechanism\.bands = 8: must be at most min_separation = 1"):
         account(release, Participation(10, 20), ThreatModel(), 1e-6)
     assert account(release, Participation(10, 20, max_participations=1), ThreatModel(), 1e-6).epsilon > 0
+
+
+def test_a_mechanism_may_state_a_bound_of_its_own(monkeypatch):
+    release, participation = Release(StochasticRounding(levels=2, margin=1.0), 1, 1.0), Participation(10, 3)
+    generic = account(release, participation, ThreatModel(), 1e-6)
+    monkeypatch.setattr(StochasticRounding, "own_bound", lambda *_: Bound(PureEpsilon(0.01), 1e-9))
+    result = account(release, participation, ThreatModel(), 1e-6)
+    assert (result.accountant, result.bound.failure) == ("pure", pytest.approx(3e-9))
+    assert result.epsilon == pytest.approx(0.03) < generic.epsilon
+    assert result.bound.assumptions == generic.bound.assumptions

@@ -62,7 +62,9 @@ def test_it_is_built_from_a_table(value):
     assert CorrelatedNoise.of(noise.to_dict()) == noise
 
 
-@pytest.mark.parametrize("value", [True, "nonsense", (30.0, 2.0, 5), {"transient_std": 3.0, "goes": 1}, {"gain": 1}])
+@pytest.mark.parametrize(
+    "value", [True, "nonsense", (30.0, 2.0, 5), {"transient_std": 3.0, "goes": 1}, {"gain": 1}, {"scheme": "none"}]
+)
 def test_other_tables_are_refused(value):
     with pytest.raises((ValueError, TypeError), match="noise"):
         CorrelatedNoise.of(value)

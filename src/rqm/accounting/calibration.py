@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from math import exp, inf, log, sqrt
 from typing import Any
 
-from rqm._util.checks import real, whole
+from rqm._util.checks import real
 from rqm.accounting.accountant import Question, account
 from rqm.accounting.participation import Charges, Participation, ThreatModel
-from rqm.accounting.record_release import RecordRelease
 from rqm.accounting.release import Release
 from rqm.bounds import EpsilonResult, gaussian_mu
 from rqm.correlated.factorization import Workload
@@ -22,54 +21,40 @@ from rqm.mechanisms.base import Mechanism, ProposalRequest
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.registry import model_mechanism
 
-DEFAULT_LEVELS = 16
-"""Levels of a mechanism where the caller does not ask for another number: four bits."""
 ROUNDING_MARGIN = 1.25
 """Correlated noise is worth it where the noise that is needed exceeds that of the clients' rounding by this
 factor."""
-HALF_WAY_VARIANCE = 0.25
-"""The variance of rounding half-way between two levels, in steps²."""
-MIN_TRANSIENT_STD = 0.5
-"""Standard deviation of transient noise, in steps, below which it is of no use."""
 MAX_SUM_BITS = 16
 """Bits of a sum, at most."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be reached: ε at δ, for vectors of some dimension and clip.
+    """What is to be reached: ε at δ, for releases of vectors of some dimension and clip.
 
     Attributes:
         epsilon: ε.
         delta: δ.
         participation: Who takes part.
         threat_model: What is assumed about the adversary.
-        dim: Coordinates that a client sends.
-        l2_clip: L2 bound of what is encoded.
+        baseline: A release of such vectors. Its mechanism and its noise do not matter.
     """
 
     epsilon: float
     delta: float
     participation: Participation
     threat_model: ThreatModel
-    dim: int
-    l2_clip: float
+    baseline: Release
 
     def __post_init__(self) -> None:
-        """Validate ε and the dimension."""
+        """Validate ε."""
         real("epsilon", self.epsilon, "a positive finite number", 0, inf)
-        whole("dim", self.dim, 1)
         self.threat_model.check(self.participation)
-
-    @property
-    def privacy_unit_clip(self) -> float:
-        """The clip of what one unit of privacy contributes."""
-        return self.l2_clip
 
     @property
     def coordinate_clip(self) -> float:
         """c, the clip of each rotated coordinate: 4C/√d, and never more than C."""
-        return coordinate_clip(self.l2_clip, self.dim)
+        return coordinate_clip(self.baseline.l2_clip, self.baseline.dim)
 
     def release(self, mechanism: Mechanism, noise: NoiseScheme | None = None) -> Release:
         """A release of this target.
@@ -81,7 +66,8 @@ class Target:
         Returns:
             The release.
         """
-        return Release(mechanism, mechanism.message_length(self.dim), self.l2_clip, noise)
+        dim = mechanism.message_length(self.baseline.dim)
+        return replace(self.baseline, mechanism=mechanism, dim=dim, noise=noise)
 
     def find_mechanism(self, *, is_subset: bool = False) -> Mechanism:
         """The mechanism to use where the caller does not ask for one.
@@ -92,7 +78,7 @@ class Target:
         Returns:
             One bit; where that is noticeably noisier, PBM; of few coordinates also integer noise.
         """
-        choices = (("rounding", 2), ("pbm", 3), ("pbm", 5)) if is_subset else (("rounding", 2), ("pbm", DEFAULT_LEVELS))
+        choices = (("rounding", 2), ("pbm", 3), ("pbm", 5)) if is_subset else (("rounding", 2), ("pbm", 16))
         clip = self.coordinate_clip
         firsts = [model_mechanism(kind, clip, {"levels": levels}) for kind, levels in choices]
         return best_fit([*firsts, *(proposed("discrete-gaussian", {}, self) if is_subset else [])], self)
@@ -116,7 +102,7 @@ class Target:
         self._check_window()
         workload = workload or Workload(self.participation.rounds)
         clip = self.coordinate_clip
-        finest = self.honest * (2 * ROUNDING_MARGIN * clip / (self.gaussian_noise() * self.l2_clip)) ** 2
+        finest = self.honest * (2 * ROUNDING_MARGIN * clip / (self.gaussian_noise() * self.baseline.l2_clip)) ** 2
         noise = scheme_class().beside_rounding(
             self.participation.window,
             workload,
@@ -157,45 +143,11 @@ class Target:
 
     def gaussian_noise(self) -> float:
         """The noise multiplier with which a trusted server's Gaussian reaches the target."""
-        release = self.release(Gaussian(1.0))
-        return gaussian_noise(release, self.participation, self.threat_model, self.delta, self.epsilon)
+        return gaussian_noise(self.baseline, self.participation, self.threat_model, self.delta, self.epsilon)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RecordTarget(Target):
-    """What is to be reached for records of silos.
-
-    Attributes:
-        record_clip: L2 bound of a record's vector.
-        sampling_rate: The probability with which a silo includes a record; None: all.
-    """
-
-    record_clip: float
-    sampling_rate: float | None = None
-
-    @property
-    def privacy_unit_clip(self) -> float:
-        """The clip of a record's vector."""
-        return self.record_clip
-
-    def release(self, mechanism: Mechanism, noise: NoiseScheme | None = None) -> RecordRelease:
-        """A release of this target.
-
-        Args:
-            mechanism: How each silo encodes its vector.
-            noise: Correlated noise that is added to it.
-
-        Returns:
-            The release.
-        """
-        return RecordRelease(
-            mechanism,
-            mechanism.message_length(self.dim),
-            self.l2_clip,
-            noise,
-            record_clip=self.record_clip,
-            sampling_rate=self.sampling_rate,
-        )
+    """What is to be reached for records of silos."""
 
     def find_mechanism(self, *, is_subset: bool = False) -> Mechanism:
         """Integer noise that reaches the target.
@@ -227,7 +179,22 @@ class RecordTarget(Target):
             ValueError: If records come back in the next round, so that no noise can be canceled.
         """
         self._check_window()
-        return _fixed_order(self, workload or Workload(self.participation.rounds))
+        unit = scheme_class().beside(
+            1.0, self.participation.window, workload or Workload(self.participation.rounds)
+        )  # for integer noise of standard deviation 1
+        first = _record_noise(self, unit)
+        client_std, steps = first.discrete.scale, first.discrete.steps  # type: ignore[attr-defined]
+
+        def candidate(factor: float) -> tuple[Mechanism, NoiseScheme]:
+            return first.with_noise(client_std * factor), unit.scaled(client_std * factor * steps / 2)
+
+        try:
+            epsilon_of = lambda factor: self.account(self.release(*candidate(factor))).epsilon  # noqa: E731
+            return candidate(least_noise(epsilon_of, self.epsilon, 1.05))
+        except UnreachableError:
+            raise ValueError(
+                f"epsilon = {self.epsilon:g}: correlated noise of records does not reach it here"
+            ) from None
 
 
 def coordinate_clip(l2_clip: float, dim: int) -> float:
@@ -408,7 +375,9 @@ def _estimated_noise(first: Mechanism, minimum: float, target: Target, noise: No
     if first.vector_mechanism is not None:  # its noise does not depend on the clip
         return 0.1
     question = target.question(target.release(first, noise))
-    needed = question.release.sensitivity(question.neighboring) / target.privacy_unit_clip / target.gaussian_noise()
+    needed = (
+        question.release.sensitivity(question.neighboring) / target.baseline.privacy_unit_clip / target.gaussian_noise()
+    )
     honest, window = target.honest, target.participation.window
 
     def estimated(extra: float) -> float:
@@ -432,7 +401,7 @@ def noise_over_gaussian(mechanism: Mechanism, target: Target) -> float:
     Returns:
         The ratio of standard deviations.
     """
-    deviation = sqrt(float(mechanism.discrete.variance(0.0)) * target.honest) / target.privacy_unit_clip
+    deviation = sqrt(float(mechanism.discrete.variance(0.0)) * target.honest) / target.baseline.privacy_unit_clip
     return deviation / target.gaussian_noise()
 
 
@@ -461,7 +430,7 @@ def best_fit(firsts: Sequence[Mechanism], target: Target) -> Mechanism:
     fitted: list[tuple[float, Mechanism]] = []
     refused: ValueError | None = None
     near_gaussian = 1.05  # noise within this factor of a Gaussian's is as good as any
-    variance = (target.gaussian_noise() * target.l2_clip) ** 2 / target.honest  # of one client's coordinate
+    variance = (target.gaussian_noise() * target.baseline.l2_clip) ** 2 / target.honest  # of one client's coordinate
     may_be_interior = target.threat_model.adversary == "server" and (
         not firsts[0].has_integer_messages or variance > 0.02 * firsts[0].discrete.clip ** 2  # or it is too noisy
     )
@@ -509,11 +478,11 @@ def proposed(kind: str, options: Mapping[str, Any], target: Target) -> list[Mech
     clip = target.coordinate_clip
     first = model_mechanism(kind, clip, options)
     ask = ProposalRequest(
-        levels=DEFAULT_LEVELS,
+        levels=16,  # four bits
         bits=MAX_SUM_BITS,
         clients=target.participation.clients,
-        typical=target.l2_clip / clip / sqrt(target.dim),
-        deviation=target.gaussian_noise() * target.privacy_unit_clip / clip,
+        typical=target.baseline.l2_clip / clip / sqrt(target.baseline.dim),
+        deviation=target.gaussian_noise() * target.baseline.privacy_unit_clip / clip,
         options=options,
     )
     return [model_mechanism(kind, clip, {**proposal, **options}) for _, proposal in first.proposals(ask)] or [first]
@@ -536,7 +505,9 @@ def correlated_pays(target: Target) -> bool:
         return False
     noise = scheme_class().beside(0.5, window, Workload(target.participation.rounds))  # of rounding, in steps
     needed = target.gaussian_noise() * noise.estimated_mu(window, 0.5) / 2
-    rounding_std = target.coordinate_clip / target.l2_clip * sqrt(target.honest)  # of rounding to the ends of the clip
+    rounding_std = (
+        target.coordinate_clip / target.baseline.l2_clip * sqrt(target.honest)
+    )  # of rounding to the ends of the clip
     return needed > ROUNDING_MARGIN * rounding_std
 
 
@@ -544,7 +515,7 @@ def _record_noise(target: Target, noise: NoiseScheme | None = None) -> Mechanism
     """Integer noise of silos before it is adjusted, in steps so fine that rounding adds hardly any
     noise; correlated noise is given for integer noise of standard deviation 1."""
     clip, clients = target.coordinate_clip, target.participation.clients
-    total_std = target.gaussian_noise() * target.privacy_unit_clip / clip
+    total_std = target.gaussian_noise() * target.baseline.privacy_unit_clip / clip
     client_std = total_std / sqrt(target.honest)
     options: dict[str, Any] = {}
     if noise is not None:
@@ -554,21 +525,3 @@ def _record_noise(target: Target, noise: NoiseScheme | None = None) -> Mechanism
         clients, clients, client_std, total_std, MAX_SUM_BITS, is_single=target.honest == 1, **options
     )
     return model_mechanism("discrete-gaussian", clip, {"steps": steps, "bits": bits, "scale": client_std})
-
-
-def _fixed_order(target: Target, workload: Workload) -> tuple[Mechanism, NoiseScheme]:
-    """Integer noise that stays and noise in steps that is canceled, for records in a fixed order."""
-    unit = scheme_class().beside(1.0, target.participation.window, workload)
-    first = _record_noise(target, unit)
-    client_std, steps = first.discrete.scale, first.discrete.steps  # type: ignore[attr-defined]
-
-    def candidate(factor: float) -> tuple[Mechanism, NoiseScheme]:
-        return first.with_noise(client_std * factor), unit.scaled(client_std * factor * steps / 2)
-
-    try:
-        factor = least_noise(
-            lambda factor: target.account(target.release(*candidate(factor))).epsilon, target.epsilon, 1.05
-        )
-    except UnreachableError:
-        raise ValueError(f"epsilon = {target.epsilon:g}: correlated noise of records does not reach it here") from None
-    return candidate(factor)

@@ -37,17 +37,6 @@ ADVERSARY_TEXTS = {
     ("server", "record"): "the server and other silos",
     ("outsider", "user"): "an outsider who sees every model but not who takes part",
 }
-NEIGHBOR_TEXTS = {
-    "replace-one": "another {unit}'s data in their place",
-    "zero-out": "zeros in their place",
-    "add-or-remove-one": "the {unit} left out",
-}
-ACCOUNTANT_TEXTS = {
-    "gaussian": "Gaussian DP certificate",
-    "pld": "privacy loss distributions",
-    "rdp": "Rényi divergences",
-    "pure": "pure differential privacy",
-}
 
 
 class CoordinateSubset(NamedTuple):
@@ -342,7 +331,11 @@ class Guarantee:
         if self.epsilon > USELESS_EPSILON:
             return f"ε = {self.epsilon:.4g} at δ = {self.delta:.3g}: this is no meaningful protection"
         unit = self.threat_model.unit
-        alternative = NEIGHBOR_TEXTS[self.threat_model.neighboring].format(unit=unit)
+        alternative = {
+            "replace-one": f"another {unit}'s data in their place",
+            "zero-out": "zeros in their place",
+            "add-or-remove-one": f"the {unit} left out",
+        }[self.threat_model.neighboring]
         conditions = "; ".join(assumption.text(unit) for assumption in self.assumptions)
         return (
             f"Certified for every {unit} (ε = {self.epsilon:.4g}, δ = {self.delta:.3g}): whatever "
@@ -374,10 +367,13 @@ class Guarantee:
         unit, participation = self.threat_model.unit, self.participation
         lines = [self.headline, "", "It assumes that:"]
         lines += [f"- {assumption.text(unit)}" for assumption in self.assumptions]
-        lines += [
-            "",
-            f"Bound: {ACCOUNTANT_TEXTS[self.accountant]}" + ("" if self.order is None else f", order {self.order:g}"),
-        ]
+        bound = {
+            "gaussian": "Gaussian DP certificate",
+            "pld": "privacy loss distributions",
+            "rdp": "Rényi divergences",
+            "pure": "pure differential privacy",
+        }[self.accountant]
+        lines += ["", f"Bound: {bound}" + ("" if self.order is None else f", order {self.order:g}")]
         lines.append(
             f"Releases: {many(self.participations, 'participation')} of a {unit} in {many(self.charges, 'round')}"
         )
@@ -471,11 +467,8 @@ def guarantee(
     if bits_under_secagg is None and release.mechanism.has_integer_messages:
         bits_under_secagg = release.mechanism.discrete.sum_bits(participation.clients)
     return Guarantee(
-        epsilon=result.epsilon,
+        **result._asdict(),
         delta=delta,
-        bound=result.bound,
-        accountant=result.accountant,
-        order=result.order,
         release=release,
         participation=participation,
         threat_model=threat_model,

@@ -79,11 +79,6 @@ class RecordRelease(Release):
         """The L2 bound of a record's vector."""
         return self.record_clip
 
-    @property
-    def is_sampled(self) -> bool:
-        """Whether silos sample their records."""
-        return self.sampling_rate not in (None, 1)
-
     def scaled(self, mechanism: Mechanism) -> "RecordRelease":
         """One coordinate of a release with a record's clip of one and independent noise.
 

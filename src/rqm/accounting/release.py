@@ -111,7 +111,7 @@ class Release:
     @property
     def is_sampled(self) -> bool:
         """Whether clients sample their records."""
-        return False
+        return self.sampling_rate not in (None, 1)
 
     def scaled(self, mechanism: Mechanism) -> "Release":
         """One coordinate of a release with a clip of one and independent noise.
@@ -148,10 +148,6 @@ class Release:
         """
         mechanism, dim, l2_clip = self.mechanism.reduce_to_worst_case(self.dim, self.l2_clip)
         return self if mechanism is self.mechanism else replace(self, mechanism=mechanism, dim=dim, l2_clip=l2_clip)
-
-    def independent(self) -> "Release":
-        """The same if the adversary knew the transient noise."""
-        return replace(self, noise=None)
 
     def sensitivity(self, neighboring: Neighboring) -> float:
         """The largest L2 distance of neighboring vectors.
@@ -339,7 +335,7 @@ class Release:
         bound = self.correlated_bound(question.neighboring, honest, question.window, question.failure * count, count)
         correlated = EpsilonResult.of(bound, question.delta, "gaussian")
         yield correlated
-        independent = self.independent()  # as if transient noise were known
+        independent = replace(self, noise=None)  # as if the adversary knew the transient noise
         estimate = GdpMu(sqrt(count) * independent.estimated_mu(question.neighboring, question.honest))
         if correlated.epsilon > epsilon(Bound(estimate), question.delta):
             yield from independent.independent_results(question)

@@ -19,6 +19,7 @@ from rqm.accounting.calibration import (
 )
 from rqm.accounting.guarantee import guarantee
 from rqm.accounting.participation import Participation, ThreatModel
+from rqm.accounting.release import Release
 from rqm.advice.optimized_tables import lattice_table, level_keeps, single_keep
 from rqm.certify.renyi import renyi
 from rqm.core.base import choice_error
@@ -148,7 +149,8 @@ class Request:
     def target(self) -> Target:
         """What calibration must reach; if `noise` is given, with an ε of 1 that is not used."""
         epsilon = 1.0 if self.epsilon is None else self.epsilon
-        return Target(epsilon, self.delta, self.participation, self.threat_model, self.dim, self.l2_clip)
+        baseline = Release(Gaussian(1.0), self.dim, self.l2_clip)
+        return Target(epsilon, self.delta, self.participation, self.threat_model, baseline)
 
     @property
     def gaussian_noise(self) -> float:

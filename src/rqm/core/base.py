@@ -461,7 +461,7 @@ class BaseMean(ABC):
         """
         from rqm.accounting.calibration import Target  # noqa: PLC0415 (takes the compiler)
 
-        return Target(epsilon, self.delta, self.participation, self.threat_model, self.coordinates, self.l2_bound)
+        return Target(epsilon, self.delta, self.participation, self.threat_model, self.release)
 
     @property
     def is_accounted_in_seconds(self) -> bool:

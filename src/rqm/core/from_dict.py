@@ -11,9 +11,6 @@ from rqm.core.record_mean import PrivateRecordMean
 from rqm.correlated.scheme import NoiseScheme
 from rqm.registry import mechanism_from_dict
 
-MEANS: dict[str, type[BaseMean]] = {made.unit: made for made in (PrivateMean, PrivateRecordMean)}
-"""The classes by their unit of privacy."""
-
 
 def mean_from_dict(values: Mapping[str, Any]) -> BaseMean:
     """Build the private mean that `to_dict` described.
@@ -45,4 +42,5 @@ def mean_from_dict(values: Mapping[str, Any]) -> BaseMean:
     arguments["noise"] = None if values["noise"] is None else NoiseScheme.of(values["noise"])
     for name, table in (("participation", Participation), ("threat_model", ThreatModel)):
         arguments[name] = table(**{key: values[key] for key in tables[table]})
-    return MEANS[arguments["threat_model"].unit].from_arguments(arguments)
+    classes: dict[str, type[BaseMean]] = {made.unit: made for made in (PrivateMean, PrivateRecordMean)}
+    return classes[arguments["threat_model"].unit].from_arguments(arguments)

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from rqm.accounting.calibration import RecordTarget
     from rqm.accounting.record_release import RecordRelease
 
-RECORDS_PER_BLOCK = 128
-"""Records are added up in blocks, and then the blocks, so that float errors stay below `FLOAT_ROOM` of a record."""
-MAX_CLIP_RATIO = 2**14
-"""The largest bound of a silo over a record's clip, so that float errors of scaling and rotating stay small."""
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -110,9 +105,10 @@ class PrivateRecordMean(BaseMean):
                 )
         assert self.record_clip is not None
         assert self.l2_clip is not None
-        if not self.record_clip <= self.l2_clip <= MAX_CLIP_RATIO * self.record_clip:
+        max_ratio = 2**14  # so that float errors of scaling and rotating stay small
+        if not self.record_clip <= self.l2_clip <= max_ratio * self.record_clip:
             raise ValueError(
-                f"l2_clip = {self.l2_clip:g}: must be from 1 to {MAX_CLIP_RATIO} times a record's clip "
+                f"l2_clip = {self.l2_clip:g}: must be from 1 to {max_ratio} times a record's clip "
                 f"({self.record_clip:g})"
             )
         if self.is_subset:
@@ -196,16 +192,7 @@ class PrivateRecordMean(BaseMean):
         """
         from rqm.accounting.calibration import RecordTarget  # noqa: PLC0415 (takes the compiler)
 
-        return RecordTarget(
-            epsilon,
-            self.delta,
-            self.participation,
-            self.threat_model,
-            self.coordinates,
-            self.l2_bound,
-            record_clip=self.sensitivity_clip,
-            sampling_rate=self.sampling_rate,
-        )
+        return RecordTarget(epsilon, self.delta, self.participation, self.threat_model, self.release)
 
     @cached_property
     def record_length(self) -> float:
@@ -250,8 +237,9 @@ class PrivateRecordMean(BaseMean):
         if rows.ndim != 2 or rows.shape[1] != self.dim:
             raise ValueError(f"rows have shape {tuple(rows.shape)}: must be (records, {self.dim})")
         clipped, _ = clip_and_rotate(rows, self.record_length, None)
-        for start in range(0, max(len(rows), 1), RECORDS_PER_BLOCK):
-            block = clipped[start : start + RECORDS_PER_BLOCK]
+        size = 128  # records are added up in blocks, so that float errors stay below `FLOAT_ROOM` of a record
+        for start in range(0, max(len(rows), 1), size):
+            block = clipped[start : start + size]
             total = block.sum(axis=0) if torch_transform is None else torch_transform.sum_rows(block)
             if earlier is None:
                 earlier = RecordSum(total, len(block))

@@ -14,6 +14,7 @@ from rqm.accounting.calibration import (
 from rqm.accounting.guarantee import Guarantee
 from rqm.accounting.participation import Participation, ThreatModel, default_delta, implied_sampling
 from rqm.accounting.profiles import poisson_sampled_gaussian
+from rqm.accounting.release import Release
 from rqm.bounds import Adversary, Bound, Neighboring, PrivacyProfile, compose
 from rqm.bounds import epsilon as epsilon_of
 from rqm.core.base import BaseMean, sent_coordinates
@@ -89,8 +90,9 @@ def private_mean(  # noqa: PLR0913 (all that a run is)
     >>> mean.mechanism.bits, mean.guarantee().epsilon <= 1
     (1, True)
     """
-    participation = _participation(
-        clients, rounds, population, max_participations, min_separation, min_survivors, adversary, honest_fraction
+    sampling = implied_sampling(adversary, honest_fraction, min_separation)
+    participation = Participation(
+        clients, rounds, population, sampling, max_participations, min_separation, min_survivors
     )
     threat_model = ThreatModel(
         adversary=adversary, neighboring=neighboring, honest_clients=honest_clients, honest_fraction=honest_fraction
@@ -152,29 +154,13 @@ def private_record_mean(  # noqa: PLR0913 (all that a run is)
     Raises:
         ValueError: If no noise reaches ε, or the given mechanism has a larger ε.
     """
-    participation = _participation(
-        clients, rounds, None, max_participations, min_separation, min_survivors, "server", None
-    )
+    sampling = implied_sampling("server", None, min_separation)
+    participation = Participation(clients, rounds, None, sampling, max_participations, min_separation, min_survivors)
     threat_model = ThreatModel(unit="record", neighboring=neighboring, honest_clients=honest_clients)
     values: dict[str, Any] = {"dim": dim, "participation": participation, "threat_model": threat_model, "delta": delta}
     values |= {"l2_clip": l2_clip, "rotate": rotate, "seed": seed}
     values |= {"record_clip": record_clip, "sampling_rate": sampling_rate}
     return _find(PrivateRecordMean, values, mechanism, epsilon, noise, workload)
-
-
-def _participation(
-    clients: int,
-    rounds: int,
-    population: int | None,
-    max_participations: int | None,
-    min_separation: int,
-    min_survivors: int | None,
-    adversary: Adversary,
-    honest_fraction: float | None,
-) -> Participation:
-    """Who takes part, with the sampling that the questions assume."""
-    sampling = implied_sampling(adversary, honest_fraction, min_separation)
-    return Participation(clients, rounds, population, sampling, max_participations, min_separation, min_survivors)
 
 
 def _find(
@@ -316,9 +302,8 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     """
     real("epsilon", epsilon, "a positive finite number", 0, float("inf"))
     limit = max_participations if adversary == "server" else None
-    participation = _participation(
-        clients, rounds, population, limit, min_separation, min_survivors, adversary, honest_fraction
-    )
+    sampling = implied_sampling(adversary, honest_fraction, min_separation)
+    participation = Participation(clients, rounds, population, sampling, limit, min_separation, min_survivors)
     delta = default_delta(population) if delta is None else delta
     if neighboring == "add-or-remove-one":
         if mechanism != Gaussian.kind or adversary != "outsider":
@@ -331,7 +316,7 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     )
     count = sent_coordinates(dim, True, coordinates)
     bound = l2_clip * second_clip(count) if count < sent_coordinates(dim, True, None) else l2_clip
-    target = Target(epsilon, delta, participation, threat_model, count, bound)
+    target = Target(epsilon, delta, participation, threat_model, Release(Gaussian(1.0), count, bound))
     candidates = proposed(mechanism, options, target)
     mean = PrivateMean(
         dim=dim,

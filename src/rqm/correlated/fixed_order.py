@@ -127,7 +127,8 @@ def fixed_order_gdp(mechanism: Additive, transient: IntegerNoise, exposure: Expo
         exposure: The rounds that the record is in.
 
     Returns:
-        The bound; its μ is infinite if none is known, and its failure probability may be larger than asked for.
+        The bound; its failure probability is 1 if it cannot be as small as is asked for, and its μ is infinite if
+        none is known.
 
     >>> from rqm.bounds import epsilon
     >>> from rqm.correlated.noise import discrete_gaussian
@@ -138,14 +139,14 @@ def fixed_order_gdp(mechanism: Additive, transient: IntegerNoise, exposure: Expo
     8.41
     """
     steps = exposure.sensitivity / mechanism.clip * mechanism.steps / 2
-    first: Bound | None = None
+    smallest_mu = inf
     for tail in (1e-22, 1e-25, 1e-28):  # so small that they add up to nothing over all steps
         kappa = slope_per_step(mechanism, transient, exposure.honest, exposure.separation, tail)
         mu = sqrt(exposure.count) * kappa * steps
         if mu == inf:
             break
-        bound = Bound(GdpMu(mu), tail_failure(kappa, steps, exposure.dim, exposure.count, mu, tail))
-        if bound.failure < exposure.failure:
-            return bound
-        first = first or bound
-    return first or Bound(GdpMu(inf))
+        failure = tail_failure(kappa, steps, exposure.dim, exposure.count, mu, tail)
+        if failure < exposure.failure:
+            return Bound(GdpMu(mu), failure)
+        smallest_mu = min(smallest_mu, mu)
+    return Bound(GdpMu(smallest_mu), 1.0)

@@ -14,6 +14,7 @@ from rqm.config.model_sizes import OWN
 from rqm.config.plan import Plan, ServerStep, Transforms
 from rqm.correlated.scheme import NoiseScheme
 from rqm.mechanisms.base import Mechanism
+from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
 
 
@@ -92,6 +93,7 @@ def find_mechanism_for(request: TrainingRequest, users: int, dim: int) -> tuple[
     if request.epsilon == inf:
         return Noiseless(clip=request.l2_clip), None
     from rqm.accounting.calibration import Target, correlated_pays  # noqa: PLC0415 (takes the compiler)
+    from rqm.accounting.release import Release  # noqa: PLC0415
 
     participation = participation_for(request, users)
     if request.noise == "correlated" and participation.window == 1:
@@ -101,7 +103,8 @@ def find_mechanism_for(request: TrainingRequest, users: int, dim: int) -> tuple[
         )
     delta = default_delta(users) if request.delta is None else request.delta
     threat_model = ThreatModel(honest_clients=request.honest_clients)
-    target = Target(request.epsilon, delta, participation, threat_model, padded(dim), request.l2_clip)
+    baseline = Release(Gaussian(1.0), padded(dim), request.l2_clip)
+    target = Target(request.epsilon, delta, participation, threat_model, baseline)
     try:
         if request.noise == "correlated" or (request.noise is None and correlated_pays(target)):
             return target.find_correlated()
