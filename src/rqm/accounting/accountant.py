@@ -50,6 +50,7 @@ class Question:
             canceled yet protects as much (docs/proofs/correlated.md).
         counts: How many rounds were charged once, twice, ….
         user_counts: How many of these a user took part in at worst.
+        charges: All charges.
         releases: The most releases that reveal something of one user, or record.
         neighboring: The relation of a release: with sampling, a sample with the user is compared with one of
             another user. Dropouts may show who takes part, so that sampling hides no one.
@@ -68,6 +69,7 @@ class Question:
     window: int
     counts: Mapping[int, int]
     user_counts: Mapping[int, int]
+    charges: int
     releases: int
     neighboring: Neighboring
     failure: float
@@ -102,7 +104,10 @@ class Question:
         """
         spanned = participation.spanning(charges)
         counts, user_counts = charge_counts(spanned, charges)
-        releases = sum(charges_per_round * rounds for charges_per_round, rounds in user_counts.items())
+        charged, releases = (
+            sum(charges_per_round * rounds for charges_per_round, rounds in table.items())
+            for table in (counts, user_counts)
+        )
         is_server = threat_model.adversary == "server"
         mechanism, is_exact = release.mechanism, release.mechanism.gaussian_multiplier is not None
         is_alone = mechanism.has_integer_messages and mechanism.is_local
@@ -120,6 +125,7 @@ class Question:
             window=participation.window,
             counts=counts,
             user_counts=user_counts,
+            charges=charged,
             releases=releases,
             neighboring=threat_model.neighboring if is_server or spanned.dropouts else "replace-one",
             failure=0.0 if is_exact else release.tail_fraction * delta / max(releases, 1),
@@ -224,8 +230,8 @@ def assumptions(question: Question) -> Iterator[Assumption]:
     if threat.adversary == "outsider" and participation.population is not None and not participation.dropouts:
         yield UniformSampling(participation.clients, participation.population)
         yield SecretParticipation()
-    rounds = sum(charges_per_round * rounds for charges_per_round, rounds in question.counts.items())
-    yield MaxParticipations(question.releases if question.is_server else rounds, rounds)
+    charges = question.charges
+    yield MaxParticipations(question.releases if question.is_server else charges, charges)
     if participation.min_separation > 1 and participation.limit > 1:
         yield MinSeparation(participation.min_separation)
     if release.noise is not None and mechanism.has_integer_messages:

@@ -111,7 +111,7 @@ class Guarantee:
         """Releases that were charged, or are planned."""
         if self.runs:
             return sum(run.charges for run in self.runs)
-        return sum(charges_per_round * rounds for charges_per_round, rounds in self._question.counts.items())
+        return self._question.charges
 
     @property
     def dim(self) -> int:

@@ -60,7 +60,7 @@ class IntegerNoise:
     @cached_property
     def variance(self) -> float:
         """The variance, as it is sampled."""
-        return float(self.units @ np.arange(-self.largest, self.largest + 1) ** 2.0) / 2.0**TABLE_BITS
+        return float(self.pmf @ np.arange(-self.largest, self.largest + 1) ** 2.0)
 
     def summed(self, clients: int) -> tuple[FloatArray, float]:
         """The pmf of the sum over some clients.

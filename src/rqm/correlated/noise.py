@@ -228,13 +228,11 @@ class CorrelatedNoise(NoiseScheme):
         iterates = iterate_noise(workload)
         simple = CorrelatedNoise(max(iterates.best_ratio(separation) * ROUNDING_STD, MIN_STD))
         residuals = (0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)  # standard deviations, in steps
-        with_residual = [
-            _best_residual(separation, clients, honest, iterates, residual, bits) for residual in residuals
-        ]
         usable = [
             candidate
-            for candidate in with_residual
-            if candidate is not None and candidate.estimated_mu(separation, ROUNDING_STD) ** 2 >= least_squared_mu
+            for residual in residuals
+            if (candidate := _best_residual(separation, clients, honest, iterates, residual, bits)) is not None
+            and candidate.estimated_mu(separation, ROUNDING_STD) ** 2 >= least_squared_mu
         ]
         predicted = {candidate: _predicted(candidate, separation, honest, iterates) for candidate in (simple, *usable)}
         near_best = [candidate for candidate in predicted if predicted[candidate] <= 1.015 * min(predicted.values())]
