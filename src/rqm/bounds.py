@@ -375,16 +375,12 @@ def compose(parts: Sequence[tuple[Bound, int]]) -> Bound:
     failure = sum(count * bound.failure for bound, count in parts)
     assumptions = frozenset[Assumption]().union(*(bound.assumptions for bound, _ in parts))
     claims = [(bound.claim, count) for bound, count in parts]
-    return Bound(_composed(claims), failure, assumptions)
-
-
-def _composed(claims: list[tuple[Claim, int]]) -> Claim:
     gdp = [(claim, count) for claim, count in claims if isinstance(claim, GdpMu)]
     if len(gdp) == len(claims):
-        return GdpMu(sqrt(sum(count * claim.mu**2 for claim, count in gdp)))
+        return Bound(GdpMu(sqrt(sum(count * claim.mu**2 for claim, count in gdp))), failure, assumptions)
     pure = [(claim, count) for claim, count in claims if isinstance(claim, PureEpsilon)]
     if len(pure) == len(claims):
-        return PureEpsilon(sum(count * claim.epsilon for claim, count in pure))
+        return Bound(PureEpsilon(sum(count * claim.epsilon for claim, count in pure)), failure, assumptions)
     totals: dict[tuple[float, ...], FloatArray] = {}
     for claim, count in claims:
         if isinstance(claim, RdpCurve):
@@ -392,14 +388,13 @@ def _composed(claims: list[tuple[Claim, int]]) -> Claim:
     curves = [RdpCurve(orders, values) for orders, values in totals.items()]
     others = [(claim, count) for claim, count in claims if not isinstance(claim, RdpCurve)]
     if len(curves) == 1 and not others:
-        return curves[0]
-    return PrivacyProfile(
-        tuple(
-            (profile, count * repetitions)
-            for claim, count in [*others, *((curve, 1) for curve in curves)]
-            for profile, repetitions in profile_claim(claim).parts
-        )
+        return Bound(curves[0], failure, assumptions)
+    profiles = tuple(
+        (profile, count * repetitions)
+        for claim, count in [*others, *((curve, 1) for curve in curves)]
+        for profile, repetitions in profile_claim(claim).parts
     )
+    return Bound(PrivacyProfile(profiles), failure, assumptions)
 
 
 def profile_claim(claim: Claim) -> PrivacyProfile:

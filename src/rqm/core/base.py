@@ -167,7 +167,7 @@ class BaseMean(ABC):
     @property
     def wire_bits(self) -> int | None:
         """Bits of a participation's messages under secure aggregation, per coordinate; None: floats."""
-        if not self.has_integer_messages:
+        if not self.mechanism.has_integer_messages:
             return None
         return self._sum_bits(self.participation.clients) * (2 if self.has_second_message else 1)
 
@@ -191,7 +191,7 @@ class BaseMean(ABC):
     @cached_property
     def quantizer(self) -> Quantizer:
         """How transformed vectors become messages."""
-        is_unbounded = self.l2_clip is None and not self.has_integer_messages
+        is_unbounded = self.l2_clip is None and not self.mechanism.has_integer_messages
         bound = inf if is_unbounded else self.l2_bound
         return quantizer_for(self.mechanism, self.coordinates, bound, checks_length=self.l2_clip is not None)
 
@@ -355,7 +355,7 @@ class BaseMean(ABC):
         Returns:
             The noise; None if clients send integers.
         """
-        if self.has_integer_messages:
+        if self.mechanism.has_integer_messages:
             return None
         return server_noise(self.mechanism, self.noise, self.participation.rounds, seeds)
 
@@ -371,7 +371,7 @@ class BaseMean(ABC):
         Returns:
             The sum as it is revealed.
         """
-        if self.has_integer_messages:
+        if self.mechanism.has_integer_messages:
             return total.bitwise_and_(2 ** self._sum_bits(clients) - 1)
         std = self.mechanism.sum_noise_std(clients)
         if not std:
@@ -406,7 +406,7 @@ class BaseMean(ABC):
         total = sums("total", total) if kernels.backend(total) is None else total
         if tuple(total.shape) != (self.coordinates,):
             raise ValueError(f"total has shape {tuple(total.shape)}: must be ({self.coordinates},)")
-        if self.has_second_message and self.has_integer_messages:  # the representative nearest to the center
+        if self.has_second_message and self.mechanism.has_integer_messages:  # the representative nearest to the center
             half = self.modulus // 2
             total, check = (total - survivors // 2 + half) % self.modulus - half + survivors // 2, False
         mean = self.quantizer.decode(total, survivors, check=check)
