@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from rqm import bounds
-from rqm.accounting.accountant import RDP_ORDERS
+from rqm.accounting.release import RDP_ORDERS
 from rqm.bounds import (
     Bound,
+    EpsilonResult,
     GdpMu,
     HonestClients,
     MaxParticipations,
@@ -20,7 +21,6 @@ from rqm.bounds import (
     RdpCurve,
     ReleaseProfile,
     SecureSum,
-    best_order,
     compose,
     epsilon,
     epsilon_of_gaussian,
@@ -69,7 +69,7 @@ def test_the_conversion_of_curves_is_dp_accountings():
     accountant.compose(dp.GaussianDpEvent(2.0), 7)
     bound = compose([(Bound(gaussian_curve(2.0)), 7)])
     assert epsilon(bound, 1e-5) == pytest.approx(accountant.get_epsilon_and_optimal_order(1e-5)[0])
-    assert best_order(bound, 1e-5) == accountant.get_epsilon_and_optimal_order(1e-5)[1]
+    assert EpsilonResult.of(bound, 1e-5, "rdp").order == accountant.get_epsilon_and_optimal_order(1e-5)[1]
 
 
 @given(st.floats(0.3, 5), st.floats(1e-9, 0.1))
@@ -164,7 +164,7 @@ def test_delta_is_paid_for_what_is_left_out_whatever_the_claim(seed):
         assert without < with_some or isinstance(claim, PureEpsilon)
         assert epsilon(Bound(claim, 1e-5), 1e-5) == inf
         assert epsilon(Bound(claim, 2e-5), 1e-5) == inf
-        assert best_order(Bound(claim, 1e-5), 1e-5) is None
+        assert EpsilonResult.of(Bound(claim, 1e-5), 1e-5, "rdp").order is None
 
 
 @pytest.mark.parametrize("eps", [0.01, 1.0, 1.5, 2.0, 37.3, 4e5])

@@ -4,10 +4,12 @@ import ast
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from rqm.correlated.scheme import SCHEMES, scheme_class
 from rqm.registry import kinds
 
 ROOT = Path(__file__).parents[1]
@@ -138,11 +140,12 @@ def test_no_other_package_asks_which_mechanism_it_has():
     assert found == []
 
 
-NOISE_PARAMETERS = {"transient_std", "residual_std", "gain"}
-"""What distinguishes one correlated noise from another."""
+SCHEME_FIELDS = {entry.name for kind in SCHEMES for entry in fields(scheme_class(kind))}
+"""The parameters of all schemes of correlated noise."""
+SCHEME_MODULES = {f"rqm.correlated.{path.rpartition('.')[0]}" for path in SCHEMES.values()}
 UNIT_NAMES = {"unit", "records", "sums_records", "per_record"}
 UNIT_VALUES = {"user", "record"}
-UNIT_BRANCHES_ALLOWED = ("core/record_mean.py", "certify/", "correlated/", "verify/")
+UNIT_BRANCHES_ALLOWED = ("core/record_mean.py", "accounting/record_release.py", "certify/", "correlated/", "verify/")
 
 
 def conditions(tree):
@@ -167,13 +170,34 @@ def branches_on(text, names, values=frozenset()):
             yield line
 
 
-def test_only_correlated_depends_on_which_correlated_noise_there_is():
+def uses_of_a_scheme(text):
+    """Lines that read a parameter of a scheme, whether or not in a branch, or import one."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in SCHEME_FIELDS and "noise" in ast.unparse(node.value):
+            yield node.lineno
+    yield from (name for name in imports(tree) if name in SCHEME_MODULES)
+
+
+def test_only_correlated_knows_which_correlated_noise_there_is():
     assert [
-        f"{path.relative_to(SOURCE)}:{line}"
+        f"{path.relative_to(SOURCE)}:{use}"
         for path in FILES
-        if package_of(path) not in ("correlated", "verify")
-        for line in branches_on(path.read_text(), NOISE_PARAMETERS)
+        if package_of(path) not in ("correlated", "verify", "__init__")
+        for use in uses_of_a_scheme(path.read_text())
     ] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if noise.residual_std:\n    x = 1",
+        "variance = self.release.noise.transient_std**2",
+        "from rqm.correlated.noise import CorrelatedNoise",
+    ],
+)
+def test_a_use_of_a_scheme_is_noticed(text):
+    assert list(uses_of_a_scheme(text))
 
 
 def test_only_the_mean_of_records_and_bounds_depend_on_the_unit_of_privacy():
@@ -188,15 +212,14 @@ def test_only_the_mean_of_records_and_bounds_depend_on_the_unit_of_privacy():
 @pytest.mark.parametrize(
     "text",
     [
-        "if noise.residual_std:\n    x = 1",
         "x = 1 if plan.records is None else 2",
         "if threat_model.unit == 'record':\n    pass",
         "rows = [row for row in rows if unit == 'user']",
         "while mean.sums_records:\n    pass",
     ],
 )
-def test_a_branch_on_the_noise_or_the_unit_is_noticed(text):
-    assert list(branches_on(text, NOISE_PARAMETERS | UNIT_NAMES, UNIT_VALUES))
+def test_a_branch_on_the_unit_is_noticed(text):
+    assert list(branches_on(text, UNIT_NAMES, UNIT_VALUES))
 
 
 def body_lines(function):

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from rqm.accounting.accountant import Question
 from rqm.accounting.calibration import gaussian_noise
-from rqm.accounting.participation import charge_counts
 from rqm.config.experiments import find
 from rqm.config.plan import Plan
 from rqm.config.sweep import Sweep
 from rqm.core.base import BaseMean
 from rqm.correlated.factorization import Workload, banded
+from rqm.correlated.integer_noise import IntegerNoise
 from rqm.correlated.noise import CorrelatedNoise
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "cancel.png"
@@ -33,11 +32,11 @@ def simulated(plan: Plan, noise: CorrelatedNoise, seed: int = 0) -> np.ndarray:
     """The same of drawn integers, over the L2 clip."""
     rng, channel, who = np.random.default_rng(seed), plan.mechanism.discrete, plan.participation
 
-    def sums(one: CorrelatedNoise) -> np.ndarray:
-        pmf, _ = one.summed(who.clients)
+    def sums(noise: IntegerNoise) -> np.ndarray:
+        pmf, _ = noise.summed(who.clients)
         return np.asarray(rng.choice(len(pmf), p=pmf, size=(who.rounds, WIDTH)) - len(pmf) // 2)
 
-    transient, residual = sums(noise), sums(noise.residual) if noise.residual_std else 0
+    transient, residual = sums(noise.transient), 0 if noise.residual is None else sums(noise.residual)
     canceled = transient + (noise.gain - 1) * residual
     rounding = rng.binomial(who.clients, 0.5, size=canceled.shape) - who.clients / 2
     total = rounding + canceled + residual - np.vstack([np.zeros(WIDTH, dtype=int), canceled[:-1]])
@@ -47,10 +46,7 @@ def simulated(plan: Plan, noise: CorrelatedNoise, seed: int = 0) -> np.ndarray:
 
 def trusted_noise(mean: BaseMean) -> float:
     """The noise multiplier of a trusted server's Gaussian with the same ε."""
-    who, delta = mean.participation, mean.delta
-    assert delta is not None
-    question = Question(mean.release, who, mean.threat_model, delta, charge_counts(who, None))
-    return gaussian_noise(question, mean.guarantee().epsilon)
+    return gaussian_noise(mean.release, mean.participation, mean.threat_model, mean.delta, mean.guarantee().epsilon)
 
 
 def main() -> None:
@@ -58,7 +54,7 @@ def main() -> None:
     plan = Sweep.from_toml(find("cancel")).variants["cancelled, ε=1"]
     mean, workload, rounds = plan.private_mean(), plan.workload, plan.participation.rounds
     channel, clip, noise = plan.mechanism.discrete, plan.transforms.l2_clip or 1.0, mean.noise
-    assert noise is not None
+    assert isinstance(noise, CorrelatedNoise)
     alone = trusted_noise(mean)
     difference = np.eye(rounds) - np.eye(rounds, k=-1)
     scale = plan.participation.clients**0.5 * channel.grid.step / clip

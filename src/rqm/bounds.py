@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from math import ceil, exp, expm1, inf, isfinite, isnan, log, log1p, sqrt
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
@@ -28,10 +28,6 @@ PLD_GRID_SIZE = 2**13
 2022)."""
 MAX_FINITE_EPSILON = 1e6
 """A larger ε, or privacy loss, counts as infinite."""
-COMPOSITION_ERROR = 1e-13
-"""Above the error of δ by Fourier transforms, for a hundred releases."""
-MU_FAILURE = 1e-12
-"""The failure probability of the smallest μ of a privacy profile."""
 
 
 # -- assumptions ----------------------------------------------------------------------------------
@@ -379,16 +375,12 @@ def compose(parts: Sequence[tuple[Bound, int]]) -> Bound:
     failure = sum(count * bound.failure for bound, count in parts)
     assumptions = frozenset[Assumption]().union(*(bound.assumptions for bound, _ in parts))
     claims = [(bound.claim, count) for bound, count in parts]
-    return Bound(_composed(claims), failure, assumptions)
-
-
-def _composed(claims: list[tuple[Claim, int]]) -> Claim:
     gdp = [(claim, count) for claim, count in claims if isinstance(claim, GdpMu)]
     if len(gdp) == len(claims):
-        return GdpMu(sqrt(sum(count * claim.mu**2 for claim, count in gdp)))
+        return Bound(GdpMu(sqrt(sum(count * claim.mu**2 for claim, count in gdp))), failure, assumptions)
     pure = [(claim, count) for claim, count in claims if isinstance(claim, PureEpsilon)]
     if len(pure) == len(claims):
-        return PureEpsilon(sum(count * claim.epsilon for claim, count in pure))
+        return Bound(PureEpsilon(sum(count * claim.epsilon for claim, count in pure)), failure, assumptions)
     totals: dict[tuple[float, ...], FloatArray] = {}
     for claim, count in claims:
         if isinstance(claim, RdpCurve):
@@ -396,14 +388,13 @@ def _composed(claims: list[tuple[Claim, int]]) -> Claim:
     curves = [RdpCurve(orders, values) for orders, values in totals.items()]
     others = [(claim, count) for claim, count in claims if not isinstance(claim, RdpCurve)]
     if len(curves) == 1 and not others:
-        return curves[0]
-    return PrivacyProfile(
-        tuple(
-            (profile, count * repetitions)
-            for claim, count in [*others, *((curve, 1) for curve in curves)]
-            for profile, repetitions in profile_claim(claim).parts
-        )
+        return Bound(curves[0], failure, assumptions)
+    profiles = tuple(
+        (profile, count * repetitions)
+        for claim, count in [*others, *((curve, 1) for curve in curves)]
+        for profile, repetitions in profile_claim(claim).parts
     )
+    return Bound(PrivacyProfile(profiles), failure, assumptions)
 
 
 def profile_claim(claim: Claim) -> PrivacyProfile:
@@ -452,7 +443,7 @@ def profile_of(claim: Claim) -> ReleaseProfile:
 
 def _fft_error(releases: int) -> float:
     """An upper bound on the error of δ of composed releases."""
-    return COMPOSITION_ERROR * (1 + releases / 100)
+    return 1e-13 * (1 + releases / 100)  # above what was seen for a hundred releases
 
 
 def profile_at(eps: float, delta: float) -> PrivacyProfile:
@@ -502,20 +493,34 @@ def epsilon(bound: Bound, delta: float) -> float:
     return inf if isnan(composed_epsilon) else composed_epsilon
 
 
-def best_order(bound: Bound, delta: float) -> float | None:
-    """The order of a Rényi curve that gives ε at δ.
+class EpsilonResult(NamedTuple):
+    """ε at δ, the bound that gave it, its kind ("gaussian", "pld", "rdp" or "pure") and its Rényi
+    order."""
 
-    Args:
-        bound: Any bound.
-        delta: δ.
+    epsilon: float
+    bound: Bound
+    accountant: str
+    order: float | None = None
 
-    Returns:
-        The order; None for other claims, or if δ is not larger than the bound's failure.
-    """
-    if not isinstance(bound.claim, RdpCurve) or bound.failure >= delta:
-        return None
-    by_order = renyi_epsilons(bound.claim, delta - bound.failure)
-    return bound.claim.orders[by_order.index(min(by_order))]
+    @classmethod
+    def of(cls, bound: Bound, delta: float, accountant: str) -> "EpsilonResult":
+        """ε of a bound at δ.
+
+        Args:
+            bound: The bound.
+            delta: δ.
+            accountant: The kind of the bound.
+
+        Returns:
+            The result; its order is None for bounds other than Rényi curves, or if δ is not larger than the bound's
+            failure.
+        """
+        order = None
+        if isinstance(bound.claim, RdpCurve) and bound.failure < delta:
+            by_order = renyi_epsilons(bound.claim, delta - bound.failure)
+            order = bound.claim.orders[by_order.index(min(by_order))]
+        epsilon_at_delta = epsilon(bound, delta)
+        return cls(inf if isnan(epsilon_at_delta) else epsilon_at_delta, bound, accountant, order)
 
 
 def renyi_epsilons(curve: RdpCurve, delta: float) -> list[float]:
@@ -621,7 +626,7 @@ def from_pld(loss: Any) -> Bound:
         return np.maximum(*(of_direction(pmf, eps) for pmf in pmfs))
 
     def discretized(interval: float) -> Any:
-        half = ceil(_last_loss(delta, COMPOSITION_ERROR) / interval)
+        half = ceil(_last_loss(delta, _fft_error(0)) / interval)
         grid = np.arange(-half, half + 1, dtype=np.float64) * interval
         return PrivacyLossDistribution(*(_pmf_of_deltas(of_direction(pmf, grid), interval) for pmf in pmfs))
 
@@ -734,7 +739,7 @@ def gaussian_mu(eps: float, delta: float) -> float:
 
 def smallest_mu(bound: Bound, size: int = 400) -> float | None:
     """The smallest μ for which a bound implies μ-GDP (Gomez et al. 2025), except for its failure
-    probability and, of a privacy profile, `MU_FAILURE`.
+    probability and, of a privacy profile, 10⁻¹².
 
     See docs/proofs/composition.md#lemma-7.
 
@@ -750,7 +755,7 @@ def smallest_mu(bound: Bound, size: int = 400) -> float | None:
     if isinstance(bound.claim, RdpCurve) or bound.claim == PureEpsilon(inf):
         return None
     delta_at = profile_of(bound.claim).delta
-    last = _last_loss(delta_at, MU_FAILURE)
+    last = _last_loss(delta_at, 1e-12)
     if not isfinite(last):
         return None
     grid = np.linspace(0, last, size)

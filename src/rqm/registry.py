@@ -7,24 +7,13 @@ loads it: the command line, workers and nodes of Flower.
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from rqm._util.checks import known_keys, one_of, shown
-from rqm.mechanisms.additive import Binomial, DiscreteGaussian, Skellam
-from rqm.mechanisms.banded import BandedGaussian
 from rqm.mechanisms.base import Mechanism
-from rqm.mechanisms.gaussian import Gaussian
-from rqm.mechanisms.noiseless import Noiseless
-from rqm.mechanisms.pbm import PBM
-from rqm.mechanisms.rqm import RQM
-from rqm.mechanisms.stochastic_rounding import StochasticRounding
-from rqm.mechanisms.table import Table
-from rqm.related.qsgd import QSGD
-from rqm.related.randomized_response import RandomizedResponse
-from rqm.related.vqsgd import VQSGD
 
 MechanismClass = TypeVar("MechanismClass", bound=type[Mechanism])
 
@@ -55,20 +44,23 @@ def register(made: MechanismClass) -> MechanismClass:
     return made
 
 
-BUILT_IN = (
-    RQM,
-    PBM,
-    StochasticRounding,
-    RandomizedResponse,
-    DiscreteGaussian,
-    Skellam,
-    Binomial,
-    Table,
-    VQSGD,
-    Noiseless,
-    QSGD,
-    Gaussian,
-    BandedGaussian,
+BUILT_IN: tuple[type[Mechanism], ...] = tuple(
+    EntryPoint("", f"rqm.{module}:{name}", "rqm.mechanisms").load()
+    for module, name in (
+        ("mechanisms.rqm", "RQM"),
+        ("mechanisms.pbm", "PBM"),
+        ("mechanisms.stochastic_rounding", "StochasticRounding"),
+        ("related.randomized_response", "RandomizedResponse"),
+        ("mechanisms.additive", "DiscreteGaussian"),
+        ("mechanisms.additive", "Skellam"),
+        ("mechanisms.additive", "Binomial"),
+        ("mechanisms.table", "Table"),
+        ("related.vqsgd", "VQSGD"),
+        ("mechanisms.noiseless", "Noiseless"),
+        ("related.qsgd", "QSGD"),
+        ("mechanisms.gaussian", "Gaussian"),
+        ("mechanisms.banded", "BandedGaussian"),
+    )
 )
 for _mechanism in BUILT_IN:
     register(_mechanism)

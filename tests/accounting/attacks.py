@@ -204,8 +204,8 @@ def joint_noise(noise, clients):
         return list(zip(range(-(len(units) // 2), len(units) // 2 + 1), (units / units.sum()).tolist(), strict=True))
 
     single: dict[tuple[int, int], float] = {}
-    for residual, q in table(noise.residual.units) if noise.residual_std else [(0, 1.0)]:
-        for transient, p in table(noise.units):
+    for residual, q in table(noise.residual.units) if noise.residual else [(0, 1.0)]:
+        for transient, p in table(noise.transient.units):
             shifted = transient + noise.gain * residual, transient + (noise.gain - 1) * residual
             single[shifted] = single.get(shifted, 0.0) + p * q
     total = {(0, 0): 1.0}

@@ -14,8 +14,8 @@ from rqm import (
     StochasticRounding,
     ThreatModel,
 )
-from rqm.accounting.accountant import EpsilonResult
 from rqm.accounting.guarantee import ADVERSARY_TEXTS
+from rqm.bounds import EpsilonResult
 from rqm.core.base import BaseMean
 from rqm.mechanisms.additive import DiscreteGaussian
 from rqm.mechanisms.banded import BandedGaussian
@@ -39,7 +39,7 @@ class Printed(NamedTuple):
 def printed(mean: BaseMean, result: EpsilonResult) -> Printed:
     """The words of the headline, and the texts of all assumptions."""
     threat = mean.threat_model
-    is_trusted = mean.release.is_by_trusted_server
+    is_trusted = mean.mechanism.trusted_server
     adversary = "anyone" if is_trusted else ADVERSARY_TEXTS[threat.adversary, threat.unit]
     texts = frozenset(assumption.text(threat.unit) for assumption in result.bound.assumptions)
     return Printed(threat.unit, threat.neighboring, adversary, texts)

@@ -13,12 +13,11 @@ import pytest
 import torch
 
 from rqm import RQM, CorrelatedNoise, Gaussian, Participation, StochasticRounding, ThreatModel
-from rqm.accounting import accountant
 from rqm.accounting.accountant import Question, account, account_together
 from rqm.accounting.calibration import Target, _estimated_noise, proposed
 from rqm.accounting.record_release import RecordRelease
 from rqm.accounting.release import Release
-from rqm.bounds import Bound, FixedOrder, HonestFraction, PureEpsilon, epsilon, gaussian_epsilon
+from rqm.bounds import Bound, EpsilonResult, FixedOrder, HonestFraction, PureEpsilon, epsilon, gaussian_epsilon
 from rqm.certify.affine_rdp import affine_rdp
 from rqm.certify.renyi import renyi
 from rqm.config.plan import Adapt, Transforms
@@ -39,7 +38,7 @@ ORDERS = (2.0, 32.0, 256.0)
 
 def targets(clients, dim, epsilon, neighboring):
     participation = Participation(clients, 1, max(10**6, clients))
-    return Target(epsilon, 1e-6, participation, ThreatModel(neighboring=neighboring), dim, 1.0)
+    return Target(epsilon, 1e-6, participation, ThreatModel(neighboring=neighboring), Release(Gaussian(1.0), dim, 1.0))
 
 
 def releases(kind, target):
@@ -108,10 +107,10 @@ def test_no_vector_reveals_more_than_its_coordinates(kind, clients):
 
 def test_a_bound_left_out_is_noticed(monkeypatch):
     """Power: by the Gaussian certificate alone the ε of one bit and one coordinate is too large."""
-    impossible = accountant.EpsilonResult(inf, Bound(PureEpsilon(inf)), "rdp")
-    monkeypatch.setattr(accountant, "_by_profile", lambda _: impossible)
-    monkeypatch.setattr(accountant, "_by_renyi", lambda _: impossible)
-    monkeypatch.setattr(accountant, "_by_pure", lambda _: iter([]))
+    impossible = EpsilonResult(inf, Bound(PureEpsilon(inf)), "rdp")
+    monkeypatch.setattr(Release, "_by_profile", lambda *_: impossible)
+    monkeypatch.setattr(Release, "_by_renyi", lambda *_: impossible)
+    monkeypatch.setattr(Release, "_by_pure", lambda *_: iter([]))
     target = targets(10, 1, 3, "replace-one")
     release = next(releases("randomized-response", target))
     stated = account(release, target.participation, target.threat_model, 1e-6).epsilon
@@ -243,12 +242,11 @@ def test_cohorts_that_are_left_out_are_charged_also_where_one_cohort_remains(dim
     participation = Participation(1000, 10, 10**6, "uniform", 10)
     release = Release(StochasticRounding(clip=0.5, levels=2, margin=20.0), dim, 1.0)
     question = Question.of(release, participation, ThreatModel(honest_fraction=0.9999), 1e-6)
-    cohorts, left_out = question.cohorts()
-    assert len(cohorts) == 1
-    assert left_out > 0
+    assert len(question.cohorts) == 1
+    assert question.left_out > 0
     for kind in ("gaussian", "pld"):
         bound = account(release, participation, question.threat_model, 1e-6, accountant=kind).bound
-        assert bound.failure >= left_out * question.releases or bound.claim == PureEpsilon(inf)
+        assert bound.failure >= question.left_out * question.releases or bound.claim == PureEpsilon(inf)
 
 
 def test_a_limit_on_participations_of_a_record_assumes_a_fixed_order():
@@ -262,7 +260,7 @@ def test_a_limit_on_participations_of_a_record_assumes_a_fixed_order():
 def test_the_distance_from_a_zero_update_is_refused_where_no_bound_uses_it():
     with pytest.raises(ValueError, match=r"zero_distance = 1\.5: must be from 1 to 1"):
         Release(Gaussian(2.0), 4, 1.0, CorrelatedNoise(2.0), zero_distance=1.5)
-    with pytest.raises(ValueError, match=r"zero_distance = 1\.5: must be 1"):
+    with pytest.raises(ValueError, match=r"zero_distance = 1\.5: must be from 1 to 1"):
         RecordRelease(Gaussian(2.0), 4, 1.0, zero_distance=1.5, record_clip=0.5)
     with pytest.raises(ValueError, match=r"zero_distance = 0\.5: must be from 1 to 2"):
         Release(Gaussian(2.0), 4, 1.0, zero_distance=0.5)
@@ -273,3 +271,14 @@ def test_the_accountant_refuses_bands_over_which_participations_overlap():
     with pytest.raises(ValueError, match=r"mechanism\.bands = 8: must be at most min_separation = 1"):
         account(release, Participation(10, 20), ThreatModel(), 1e-6)
     assert account(release, Participation(10, 20, max_participations=1), ThreatModel(), 1e-6).epsilon > 0
+
+
+def test_a_mechanism_may_state_a_bound_of_its_own(monkeypatch):
+    release, participation = Release(StochasticRounding(levels=2, margin=1.0), 1, 1.0), Participation(10, 3)
+    generic = account(release, participation, ThreatModel(), 1e-6)
+    monkeypatch.setattr(StochasticRounding, "own_bound", lambda *_: Bound(PureEpsilon(0.01), 1e-9))
+    result = account(release, participation, ThreatModel(), 1e-6)
+    assert (result.accountant, result.bound.failure) == ("pure", pytest.approx(3e-9))
+    assert result.epsilon < generic.epsilon
+    assert result.epsilon == pytest.approx(0.03)
+    assert result.bound.assumptions == generic.bound.assumptions

@@ -80,6 +80,6 @@ def test_views_of_correlated_noise_are_all_draws(noise, rounds):
 
 def test_what_stays_of_a_client_that_leaves_is_the_pmf_of_what_it_added():
     pmf = attacks.added_pmf(NOISE, 1)
-    assert pmf == pytest.approx(NOISE.units / NOISE.units.sum())
+    assert pmf == pytest.approx(NOISE.transient.pmf)
     assert attacks.added_pmf(NOISE, 2) == pytest.approx(np.convolve(pmf, pmf), abs=1e-15)
     assert attacks.added_pmf(NOISE, 0).tolist() == [1.0]

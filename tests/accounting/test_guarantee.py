@@ -89,7 +89,7 @@ def test_the_papers_setting_protects_nobody(clients, divergence):
 def test_a_gaussian_is_its_own_measure():
     participation = Participation(clients=100, population=3400, rounds=1500, sampling="uniform")
     threat_model, delta = ThreatModel("outsider"), 1 / 3400
-    z = Target(10, delta, participation, threat_model, 10, 1.0).gaussian_noise()
+    z = Target(10, delta, participation, threat_model, Release(Gaussian(1.0), 10, 1.0)).gaussian_noise()
     epsilon = guarantee(Release(Gaussian(z), 10, 1.0), participation, threat_model, delta).epsilon
     assert epsilon == pytest.approx(10, rel=1e-3)
 

@@ -12,7 +12,7 @@ from scipy.stats import hypergeom
 
 from rqm import Participation, PrivateMean, StochasticRounding, ThreatModel
 from rqm.accounting.accountant import Question
-from rqm.accounting.participation import default_delta, honest_cohorts, hypergeometric_pmf, worst_counts
+from rqm.accounting.participation import charge_counts, default_delta, honest_cohorts, hypergeometric_pmf
 from rqm.accounting.release import Release
 
 RELEASE = Release(StochasticRounding(levels=2, margin=1.0), 1, 1.0)
@@ -116,8 +116,11 @@ def test_limits_count_what_is_there():
 
 
 def test_a_user_was_in_the_rounds_that_were_charged_most_often():
-    assert worst_counts(Participation(10, 9, max_participations=3), {1: 5, 3: 1, 2: 1}) == {3: 1, 2: 1, 1: 1}
-    assert worst_counts(Participation(10, 9), {1: 2, 2: 1}) == {2: 1, 1: 2}
+    charges = dict(enumerate((1, 1, 3, 1, 2, 1, 0, 1)))
+    counts = {1: 5, 3: 1, 2: 1}
+    assert charge_counts(Participation(10, 9, max_participations=3), charges) == (counts, {3: 1, 2: 1, 1: 1})
+    assert charge_counts(Participation(10, 9), {0: 1, 1: 2, 2: 1}) == ({1: 2, 2: 1}, {2: 1, 1: 2})
+    assert charge_counts(Participation(10, 9, max_participations=2), None) == ({1: 9}, {1: 2})
     assert (
         Question.of(RELEASE, Participation(10, 9, max_participations=2), ThreatModel(), 1e-5, {0: 1, 4: 3}).releases
         == 4

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import norm
 
 from rqm import PBM, RQM, Participation, StochasticRounding, ThreatModel
-from rqm.accounting.accountant import COHORT_FAILURE, account
-from rqm.accounting.participation import honest_cohorts
+from rqm.accounting.accountant import account
+from rqm.accounting.participation import COHORT_FAILURE, honest_cohorts
 from rqm.accounting.profiles import mixed
 from rqm.accounting.release import Release
 from rqm.bounds import Bound, GdpMu, PrivacyProfile, epsilon, profile_of

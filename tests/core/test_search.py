@@ -23,6 +23,7 @@ from rqm import (
     private_record_mean,
 )
 from rqm.accounting.calibration import Target, fit
+from rqm.accounting.release import Release
 from rqm.core.transform import second_clip
 from rqm.correlated.factorization import Workload
 from rqm.correlated.iterates import iterate_noise
@@ -204,7 +205,7 @@ def test_residual_noise_leaves_less_in_the_models():
     assert mean_from_dict(mean.to_dict()) == mean
     noise = CorrelatedNoise(iterate_noise(Workload(40)).best_ratio(40) / 2)
     participation = Participation(**users)
-    target = Target(1.0, 1e-6, participation, ThreatModel(), 2**16, 1.0)
+    target = Target(1.0, 1e-6, participation, ThreatModel(), Release(Gaussian(1.0), 2**16, 1.0))
     mechanism = fit(StochasticRounding(clip=4 / 2**8, levels=2), target, noise)
     transient = PrivateMean(mechanism=mechanism, noise=noise, participation=participation, l2_clip=1.0, **values)
     assert transient.guarantee().epsilon <= 1

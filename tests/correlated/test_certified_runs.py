@@ -6,7 +6,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from rqm.correlated.certificate import _Coordinate, coordinate_gdp
+from rqm.correlated.certificate import Coordinate, coordinate_gdp
 from tests.correlated.enumeration import Scheme, always, joint_pmf, smallest_mu, sum_pmf, transient_only
 from tests.correlated.test_enumeration import random_case, splits
 
@@ -18,8 +18,6 @@ class GivenNoise:
     """Transient noise by the pmf of its sum, in place of a discrete Gaussian."""
 
     pmf: np.ndarray
-    residual_std: float = 0.0
-    gain: int = 1
 
     def summed(self, honest):
         return self.pmf, 0.0
@@ -29,7 +27,7 @@ def exact_over_certified(scheme, rounds, low, high, separation):
     """The exact μ between the ends of the clip over the certified one."""
     noise = GivenNoise(sum_pmf([scheme.noise[key] for key in sorted(scheme.noise)], scheme.honest[0]))
     ends, honest = ((1 - low, low), (1 - high, high)), len(scheme.others[0])
-    coordinate = _Coordinate(ends, noise, honest, separation, "replace-one", FAILURE / 2 / len(rounds))
+    coordinate = Coordinate(ends, noise, None, 1, honest, separation, "replace-one", FAILURE / 2 / len(rounds))
     exact = smallest_mu(*joint_pmf(scheme, [dict.fromkeys(rounds, always(v)) for v in (low, high)]), FAILURE)
     return exact / sqrt(len(rounds) * coordinate_gdp(coordinate).largest)
 

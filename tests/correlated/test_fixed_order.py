@@ -7,9 +7,10 @@ import pytest
 
 from rqm import CorrelatedNoise, Participation, PrivateRecordMean, ThreatModel
 from rqm.accounting.record_release import RecordRelease
-from rqm.bounds import gaussian_deltas, gaussian_epsilon
+from rqm.bounds import epsilon, gaussian_deltas
 from rqm.certify.gaussian_dp import BestEvents
-from rqm.correlated.fixed_order import fixed_order_gdp, step_pmfs, tail_failure
+from rqm.correlated.fixed_order import step_pmfs, tail_failure
+from rqm.correlated.scheme import Exposure
 from rqm.mechanisms.additive import DiscreteGaussian
 from tests.correlated.enumeration import discrete_gaussian, hockey_stick, ratio_pmf, sum_pmf
 
@@ -166,17 +167,8 @@ NOISE = CorrelatedNoise(60.0)
 
 def record_epsilon(honest, separation=8, delta=1e-6):
     """ε of a record that is in two rounds."""
-    mu, failure = fixed_order_gdp(
-        MECHANISM,
-        NOISE,
-        honest=honest,
-        separation=separation,
-        dim=64,
-        sensitivity=0.2,
-        count=2,
-        failure=RecordRelease.tail_fraction * delta,
-    )
-    return mu if mu == inf else gaussian_epsilon(mu, delta - failure)
+    exposure = Exposure("record", honest, separation, 64, 0.2, RecordRelease.tail_fraction * delta, count=2)
+    return epsilon(NOISE.bound(MECHANISM, exposure), delta)
 
 
 def test_more_honest_silos_and_longer_separations_reveal_less_and_few_silos_have_no_bound():
@@ -224,7 +216,8 @@ def test_narrow_transient_noise_costs_nothing(transient_std):
 def test_it_is_near_to_gaussian_noise_of_the_same_shape():
     release = RecordRelease(MECHANISM, 64, 1.0, NOISE, record_clip=0.2)
     removed, replaced = (
-        release.fixed_order_mu(neighboring, 8, 8, 1, 1.0)[0] for neighboring in ("add-or-remove-one", "replace-one")
+        release.correlated_bound(neighboring, 8, 8, 1e-9).claim.mu
+        for neighboring in ("add-or-remove-one", "replace-one")
     )
     assert 1 < removed / release.estimated_mu("add-or-remove-one", 8, 8) < 1.15
     assert replaced == pytest.approx(2 * removed)

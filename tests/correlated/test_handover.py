@@ -98,7 +98,7 @@ def test_a_ratio_of_several_pmfs_reveals_no_less_than_each(first, second, q):
 
 
 def test_the_ratio_of_a_path_without_residual_noise_has_all_its_mass():
-    rounding, transient = binomial(9, 0.4), CorrelatedNoise(3.0).summed(10)[0]
+    rounding, transient = binomial(9, 0.4), CorrelatedNoise(3.0).transient.summed(10)[0]
     variances = 0.0, pmf_variance(transient), pmf_variance(rounding)
     ratios = one_shift(ratio_above([transient], variances[1]))
     ratio = path_ratio(ratios, None, ratio_above([rounding], variances[2]), variances, 1, 6)
@@ -277,7 +277,7 @@ def test_two_rounds_of_wide_noise_are_near_the_certificate_and_a_broken_scheme_e
 @pytest.mark.parametrize(("clients", "noise"), [(100, (64.0, 2.0, 16)), (1000, (27.0, 1.0, 50))])
 def test_where_noise_is_wide_it_is_the_gaussian_value(clients, noise):
     drawn, rounding = CorrelatedNoise(*noise), binomial(clients - 1, 0.5)
-    (transient, _), (residual, _) = drawn.summed(clients), drawn.residual.summed(clients)
+    (transient, _), (residual, _) = drawn.transient.summed(clients), drawn.residual.summed(clients)
     ratio = certified_ratio(residual, transient, drawn.gain, 34, rounding)
     exact = gaussian_squared_mu(34, clients * noise[1] ** 2, clients * noise[0] ** 2, noise[2], (clients - 1) / 4)
     assert exact <= ratio.variance <= 1.03 * exact
@@ -299,7 +299,7 @@ def test_where_noise_is_wide_it_is_the_gaussian_value(clients, noise):
 )
 def test_odd_parameters_have_a_bound_too(noise, clients, rounds):
     drawn = CorrelatedNoise(*noise)
-    (transient, _), (residual, _) = drawn.summed(clients), drawn.residual.summed(clients)
+    (transient, _), (residual, _) = drawn.transient.summed(clients), drawn.residual.summed(clients)
     ratio = certified_ratio(residual, transient, drawn.gain, rounds, binomial(min(clients, 200) - 1, 0.5))
     assert ratio.probabilities.min() >= 0
     assert ratio.singular >= 0

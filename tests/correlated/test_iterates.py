@@ -34,10 +34,10 @@ def delayed(noise):
 @pytest.mark.parametrize("workload", [Workload(60), Workload(40, 0.0, "constant"), Workload(50, 0.5, "cosine")])
 def test_predicted_and_simulated_noise_agree(workload):
     rng, clients, shape = np.random.default_rng(3), 30, (workload.rounds, 20_000)
-    distribution, rounding_std = CorrelatedNoise(6.0), 0.5
+    distribution, rounding_std = CorrelatedNoise(6.0).transient, 0.5
     transient = draw_sums(rng, distribution, clients, shape)
     rounding = rng.binomial(clients, 0.5, size=shape) - clients / 2
-    stds = rounding_std * clients**0.5, (clients * distribution.added_variance) ** 0.5
+    stds = rounding_std * clients**0.5, (clients * distribution.variance) ** 0.5
     predicted = iterate_noise(workload).rms(*stds)
     assert iterates_rms(workload, rounding + transient - delayed(transient)) == pytest.approx(predicted, rel=0.02)
     never_canceled = rounding + transient
@@ -48,11 +48,11 @@ def test_predicted_and_simulated_noise_agree(workload):
 def test_predicted_and_simulated_noise_agree_with_residual_noise(workload):
     rng, clients, shape = np.random.default_rng(4), 30, (workload.rounds, 20_000)
     distribution = CorrelatedNoise(6.0, 1.0, 8)
-    transient = draw_sums(rng, distribution, clients, shape)
+    transient = draw_sums(rng, distribution.transient, clients, shape)
     residual = draw_sums(rng, distribution.residual, clients, shape)
     rounding = rng.binomial(clients, 0.5, size=shape) - clients / 2
     noise = rounding + transient + 8 * residual - delayed(transient + 7 * residual)
-    stds = 0.5, CorrelatedNoise(6.0).added_variance ** 0.5, distribution.residual.added_variance**0.5
+    stds = 0.5, CorrelatedNoise(6.0).added_variance ** 0.5, distribution.residual.variance**0.5
     predicted = iterate_noise(workload).rms(*(std * clients**0.5 for std in stds), 8)
     assert iterates_rms(workload, noise) == pytest.approx(predicted, rel=0.02)
 

@@ -38,16 +38,15 @@ from rqm import (
     mechanism_from_dict,
 )
 from rqm.accounting.accountant import Question, account, account_together
-from rqm.accounting.participation import charge_counts
 from rqm.accounting.profiles import renyi_without_replacement, sampled_without_replacement
 from rqm.accounting.record_release import RecordRelease
 from rqm.accounting.release import Release
-from rqm.bounds import Bound, GdpMu, HonestAfterParticipation, RdpCurve, epsilon, gaussian_epsilon, gaussian_mu
+from rqm.bounds import HonestAfterParticipation, RdpCurve, epsilon, gaussian_epsilon, gaussian_mu
 from rqm.certify import affine_rdp, gaussian_dp, kinks, privacy_loss, shifts, trials
 from rqm.config.account import planned_mean
 from rqm.config.experiments import find
 from rqm.config.sweep import Sweep
-from rqm.correlated import certificate, fixed_order
+from rqm.correlated.scheme import Exposure
 from rqm.data.federated_data import Clients, FederatedData
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
@@ -273,7 +272,7 @@ def _noise_arrays(mean: PrivateMean, states: list[Any]) -> Any:
     """The noise of all clients: what is added and canceled, where they differ."""
     assert mean.noise is not None
     return np.stack(
-        [np.stack([state.added, state.canceled]) if mean.noise.residual_std else state.added for state in states]
+        [np.stack([state.added, state.canceled]) if mean.noise.residual_variance else state.added for state in states]
     )
 
 
@@ -386,13 +385,17 @@ def guarantee_values(mean: PrivateMean, guarantee: Any, charged: dict[int, int] 
 
 def release_mu(mean: PrivateMean, charged: dict[int, int] | None) -> Any:
     """μ of one release, where it is finite: with the fewest honest clients, and the accountant's failure."""
-    release, who, threat = mean.release.reduced(), mean.participation.spanning(charged), mean.threat_model
+    release, threat = mean.release.reduced(), mean.threat_model
     if mean.mechanism.vector_mechanism is not None:  # a vector of zeros is sent as any other vector is
         threat = replace(threat, neighboring="replace-one")
-    question = Question(release, who, threat, mean.delta, charge_counts(who, charged))
+    question = Question.of(release, mean.participation, threat, mean.delta, charged)
     if not question.counts:
         return None
-    mu = release.participation_mu(question.neighboring, question.honest, question.tail_failure, who.window)
+    if release.noise is None:
+        mu = release.mu(question.neighboring, question.honest, question.failure)
+    else:
+        window = question.participation.window  # of the rounds that were charged
+        mu = release.correlated_bound(question.neighboring, question.honest, window, question.failure).claim.mu
     return float(mu) if isfinite(mu) else None
 
 
@@ -496,24 +499,23 @@ def pooled_trials_gdp(scenario: Scenario) -> Result:
 
 def correlated_gdp(scenario: Scenario) -> Result:
     """μ of one participation under correlated noise."""
-    mu = certificate.correlated_gdp(
-        mechanism_from_dict(scenario["mechanism"]),
-        CorrelatedNoise(**scenario["noise"]),
+    exposure = Exposure(
+        "user",
         honest=scenario["honest_clients"],
         separation=scenario["min_separation"],
         dim=scenario["dim"],
-        l2_clip=scenario["l2_clip"],
+        sensitivity=scenario["l2_clip"] * (2 if scenario["neighboring"] == "replace-one" else 1),
         failure=scenario["failure"],
         neighboring=scenario["neighboring"],
     )
-    return {"mu": number(mu)}
+    bound = CorrelatedNoise(**scenario["noise"]).bound(mechanism_from_dict(scenario["mechanism"]), exposure)
+    return {"mu": number(bound.claim.mu)}
 
 
 def fixed_order_epsilon(scenario: Scenario) -> Result:
     """ε of a record in a fixed order, under transient noise."""
-    mu, failure = fixed_order.fixed_order_gdp(
-        mechanism_from_dict(scenario["mechanism"]),
-        CorrelatedNoise(**scenario["noise"]),
+    exposure = Exposure(
+        "record",
         honest=scenario["honest_clients"],
         separation=scenario["min_separation"],
         dim=scenario["dim"],
@@ -521,7 +523,8 @@ def fixed_order_epsilon(scenario: Scenario) -> Result:
         count=scenario["participations"],
         failure=RecordRelease.tail_fraction * scenario["delta"],
     )
-    return {"epsilon": number(epsilon(Bound(GdpMu(mu), failure), scenario["delta"]))}
+    bound = CorrelatedNoise(**scenario["noise"]).bound(mechanism_from_dict(scenario["mechanism"]), exposure)
+    return {"epsilon": number(epsilon(bound, scenario["delta"]))}
 
 
 def record_epsilon(scenario: Scenario) -> Result:

@@ -9,9 +9,7 @@ import pytest
 
 from rqm import PBM, RQM, Gaussian, Participation, StochasticRounding, ThreatModel, renyi
 from rqm._util.checks import padded
-from rqm.accounting.accountant import Question
 from rqm.accounting.calibration import coordinate_clip, gaussian_noise
-from rqm.accounting.participation import charge_counts
 from rqm.accounting.release import Release
 from rqm.bounds import gaussian_deltas, gaussian_mu
 from rqm.report.explorer import PLOTTED_INPUTS, PLOTTED_ORDERS, build_explorer, mechanism_table, mechanism_tables
@@ -112,14 +110,9 @@ def page(browser, address):
 
 def expected_noise(request):
     participation = Participation(request["honest"], request["rounds"], max_participations=request["participations"])
-    question = Question(
-        Release(Gaussian(1.0), 1, 1.0),
-        participation,
-        ThreatModel(),
-        request["delta"],
-        charge_counts(participation, None),
-    )
-    honest_std, coordinates = gaussian_noise(question, request["epsilon"]), padded(request["dim"])
+    release = Release(Gaussian(1.0), 1, 1.0)
+    honest_std = gaussian_noise(release, participation, ThreatModel(), request["delta"], request["epsilon"])
+    coordinates = padded(request["dim"])
     std = honest_std * sqrt(request["clients"] / request["honest"])
     return {
         "honestStd": honest_std,

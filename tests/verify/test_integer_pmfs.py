@@ -73,7 +73,7 @@ def test_additive_noise_is_that_which_is_sampled(kind, clients):
 
 @pytest.mark.parametrize("std", [0.5, 3.3, 40.0])
 def test_transient_noise_is_that_which_is_sampled(std):
-    units = CorrelatedNoise(std).units
+    units = CorrelatedNoise(std).transient.units
     pmf, missing = transient_noise(std, 1)
     assert (pmf * 2**40).tolist() == units.tolist()
     assert missing < 1e-100

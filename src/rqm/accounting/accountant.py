@@ -1,31 +1,23 @@
 """The accountant: the smallest ε at δ that the known bounds give for all releases of a run, or of a
 ledger."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import inf, isnan, sqrt
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rqm.accounting.participation import (
+    COHORT_FAILURE,
     Charges,
     HonestCohort,
     Participation,
     ThreatModel,
     charge_counts,
     honest_cohorts,
-    worst_counts,
 )
-from rqm.accounting.profiles import (
-    mixed,
-    poisson_sampled_gaussian,
-    renyi_without_replacement,
-    sampled_without_replacement,
-)
-from rqm.accounting.record_release import RecordRelease
 from rqm.accounting.release import Release
 from rqm.bounds import (
     Assumption,
     Bound,
+    EpsilonResult,
     GdpMu,
     HonestAfterParticipation,
     HonestClients,
@@ -35,58 +27,55 @@ from rqm.bounds import (
     MinSurvivors,
     Neighboring,
     NothingElseReleased,
-    PrivacyProfile,
-    PureEpsilon,
-    RdpCurve,
-    ReleaseProfile,
     SecretParticipation,
     SecureSum,
     TrustedServer,
     UniformSampling,
-    best_order,
     compose,
-    epsilon,
-    profile_at,
-    profile_of,
-    renyi_epsilons,
 )
-
-RDP_ORDERS = (
-    *(1.25, 1.5, 1.75, 2.0, 3.0, 3.25, 3.5, 3.75, 4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 14.0),
-    *(16.0, 18.0, 20.0, 24.0, 28.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0, 256.0, 512.0),
-)
-"""Rényi orders of releases that are not sampled; between 2 and 3 the bound of a vector does not
-hold."""
-COHORT_FAILURE = 1e-3
-"""The part of δ for cohorts with too few honest clients."""
-
-
-class EpsilonResult(NamedTuple):
-    """ε at δ, the bound that gave it, its kind ("gaussian", "pld", "rdp" or "pure") and its Rényi
-    order."""
-
-    epsilon: float
-    bound: Bound
-    accountant: str
-    order: float | None = None
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of the accountant: releases, who takes part, the adversary, δ, and how often
-    rounds were charged.
+    """What is asked of the bounds, and what follows for each of them.
 
-    An `accountant` asks for a bound of that kind only, where several are known. The `planned_window`
-    is the participation's own if not given.
+    Attributes:
+        release: What one round reveals.
+        participation: Who takes part, in the rounds from the first to the last that was charged.
+        threat_model: What is assumed about the adversary.
+        delta: δ.
+        accountant: The kind of bound that is asked for, where several are known; None: all.
+        is_server: Whether the adversary is the server.
+        window: Rounds from a participation to the next, or to the end of the run, as planned. Noise that was not
+            canceled yet protects as much (docs/proofs/correlated.md).
+        counts: How many rounds were charged once, twice, ….
+        user_counts: How many of these a user took part in at worst.
+        charges: All charges.
+        releases: The most releases that reveal something of one user, or record.
+        neighboring: The relation of a release: with sampling, a sample with the user is compared with one of
+            another user. Dropouts may show who takes part, so that sampling hides no one.
+        failure: The probability that a Gaussian certificate may leave out of one release; 0 if none is needed.
+        cohorts: The possible honest cohorts of a round.
+        left_out: The probability of other cohorts.
+        honest: The least number of honest clients of a cohort.
     """
 
     release: Release
     participation: Participation
     threat_model: ThreatModel
     delta: float
-    counts: Mapping[int, int] = field(default_factory=dict)
-    accountant: str | None = None
-    planned_window: int | None = None
+    accountant: str | None
+    is_server: bool
+    window: int
+    counts: Mapping[int, int]
+    user_counts: Mapping[int, int]
+    charges: int
+    releases: int
+    neighboring: Neighboring
+    failure: float
+    cohorts: Sequence[HonestCohort]
+    left_out: float
+    honest: int
 
     @classmethod
     def of(
@@ -98,10 +87,9 @@ class Question:
         charges: Charges | None = None,
         accountant: str | None = None,
     ) -> "Question":
-        """The question about the rounds from the first to the last that was charged.
+        """The question how private some releases are.
 
-        Noise that was not canceled yet protects as much, so the window stays that of the plan
-        (docs/proofs/correlated.md).
+        See docs/proofs/participation.md#lemma-12.
 
         Args:
             release: What one round reveals.
@@ -115,64 +103,36 @@ class Question:
             The question.
         """
         spanned = participation.spanning(charges)
-        counts = charge_counts(spanned, charges)
-        return cls(release, spanned, threat_model, delta, counts, accountant, participation.window)
-
-    @property
-    def window(self) -> int:
-        """Rounds from a participation to the next, or to the end of the run, as planned."""
-        return self.planned_window or self.participation.window
-
-    @property
-    def is_server(self) -> bool:
-        """Whether the adversary is the server."""
-        return self.threat_model.adversary == "server"
-
-    @property
-    def user_counts(self) -> dict[int, int]:
-        """How many rounds charged once, twice, … a user took part in at worst."""
-        return worst_counts(self.participation, self.counts)
-
-    @property
-    def releases(self) -> int:
-        """The most releases that reveal something of one user, or record."""
-        return sum(charges_per_round * rounds for charges_per_round, rounds in self.user_counts.items())
-
-    @property
-    def composed_counts(self) -> Mapping[int, int]:
-        """The rounds that are composed: of the user's against the server, all of them against an
-        outsider."""
-        return self.user_counts if self.is_server else self.counts
-
-    @property
-    def neighboring(self) -> Neighboring:
-        """The relation of a release: with sampling, a sample with the user is compared with one of
-        another user. Dropouts may show who takes part, so that sampling hides no one."""
-        is_known = self.is_server or self.participation.dropouts
-        return self.threat_model.neighboring if is_known else "replace-one"
-
-    @property
-    def tail_failure(self) -> float:
-        """The probability that a Gaussian certificate may leave out of one release."""
-        return self.release.tail_fraction * self.delta / self.releases
-
-    def cohorts(self) -> tuple[list[HonestCohort], float]:
-        """The possible honest cohorts of a round, and the probability of those that are left out.
-
-        See docs/proofs/participation.md#lemma-12.
-        """
-        mechanism, fraction = self.release.mechanism, self.threat_model.honest_fraction
-        is_exact = mechanism.gaussian_multiplier is not None  # and no other client's noise is counted on
-        if (mechanism.has_integer_messages and mechanism.is_local) or (
-            is_exact and self.is_server and fraction is not None
-        ):
-            return [HonestCohort(1.0, 1, 1.0)], 0.0
-        return honest_cohorts(self.participation, self.threat_model, COHORT_FAILURE * self.delta / self.releases)
-
-    @property
-    def honest(self) -> int:
-        """The least number of honest clients of a cohort."""
-        return min(cohort.honest for cohort in self.cohorts()[0])
+        counts, user_counts = charge_counts(spanned, charges)
+        charged, releases = (
+            sum(charges_per_round * rounds for charges_per_round, rounds in table.items())
+            for table in (counts, user_counts)
+        )
+        is_server = threat_model.adversary == "server"
+        mechanism, is_exact = release.mechanism, release.mechanism.gaussian_multiplier is not None
+        is_alone = mechanism.has_integer_messages and mechanism.is_local
+        if is_alone or (is_exact and is_server and threat_model.honest_fraction is not None):
+            cohorts, left_out = [HonestCohort(1.0, 1, 1.0)], 0.0  # no other client's noise is counted on
+        else:
+            cohorts, left_out = honest_cohorts(spanned, threat_model, COHORT_FAILURE * delta / max(releases, 1))
+        return cls(
+            release,
+            spanned,
+            threat_model,
+            delta,
+            accountant,
+            is_server,
+            window=participation.window,
+            counts=counts,
+            user_counts=user_counts,
+            charges=charged,
+            releases=releases,
+            neighboring=threat_model.neighboring if is_server or spanned.dropouts else "replace-one",
+            failure=0.0 if is_exact else release.tail_fraction * delta / max(releases, 1),
+            cohorts=cohorts,
+            left_out=left_out,
+            honest=min(cohort.honest for cohort in cohorts),
+        )
 
 
 def account(
@@ -204,11 +164,16 @@ def account(
     threat_model.check(participation)
     release.check(participation, threat_model)
     question = Question.of(release, participation, threat_model, delta, charges, accountant)
+    conditions = frozenset(assumptions(question))
     if not question.counts:
-        return EpsilonResult(0.0, Bound(GdpMu(0.0), 0.0, frozenset(assumptions(question))), "gaussian")
-    reduced = replace(question, release=release.reduced(), threat_model=_reduced(release, threat_model))
-    best = min(_results(reduced), key=lambda result: result.epsilon)
-    return best._replace(bound=best.bound.assuming(*assumptions(question)))
+        return EpsilonResult(0.0, Bound(GdpMu(0.0), 0.0, conditions), "gaussian")
+    reduced = release.reduced()
+    if reduced is not release:
+        if release.mechanism.vector_mechanism is not None and threat_model.neighboring == "zero-out":
+            threat_model = replace(threat_model, neighboring="replace-one")  # zeros are sent as some vertex, too
+        question = Question.of(reduced, participation, threat_model, delta, charges, accountant)
+    best = min(reduced.results(question), key=lambda result: result.epsilon)
+    return best._replace(bound=best.bound.assuming(*conditions))
 
 
 def account_together(parts: Sequence[tuple[Release, Participation, ThreatModel]], delta: float) -> EpsilonResult:
@@ -226,255 +191,8 @@ def account_together(parts: Sequence[tuple[Release, Participation, ThreatModel]]
     together = []
     for kind in ("gaussian", "rdp"):
         bound = compose([(account(*releases, delta, accountant=kind).bound, 1) for releases in parts])
-        together.append(EpsilonResult(epsilon(bound, delta), bound, kind, best_order(bound, delta)))
+        together.append(EpsilonResult.of(bound, delta, kind))
     return min(together, key=lambda result: result.epsilon)
-
-
-def _reduced(release: Release, threat_model: ThreatModel) -> ThreatModel:
-    """A vector of zeros that is sent as a whole is some vertex, as any other vector is."""
-    if release.mechanism.vector_mechanism is not None and threat_model.neighboring == "zero-out":
-        return replace(threat_model, neighboring="replace-one")
-    return threat_model
-
-
-# -- candidates -----------------------------------------------------------------------------------
-
-
-def _results(question: Question) -> Iterator[EpsilonResult]:
-    """Results by all bounds that may be the best, the likeliest first."""
-    yield from _BY_KIND[question.release.bound_kind](question)
-
-
-def _independent_results(question: Question) -> Iterator[EpsilonResult]:
-    """With independent noise, and all levels outside the clip."""
-    if question.accountant in _BY_ACCOUNTANT:
-        yield _BY_ACCOUNTANT[question.accountant](question)
-        return
-    gaussian = _by_gaussian(question)
-    yield gaussian
-    if gaussian.epsilon == inf or question.release.dim == 1 or not _is_tight(question):
-        yield _by_profile(question)
-        yield _by_renyi(question)
-        yield from _by_pure(question)
-
-
-def _is_tight(question: Question, factor: float = 1.01, window: int = 1) -> bool:
-    """Whether the certified μ is so near to that of a Gaussian of the same variance that no bound
-    can be much better."""
-    question_args = question.neighboring, question.honest
-    return question.release.mu(*question_args, question.tail_failure, window) <= factor * question.release.estimated_mu(
-        *question_args, window
-    )
-
-
-def _result(question: Question, bound: Bound, accountant: str, order: float | None = None) -> EpsilonResult:
-    epsilon_at_delta = epsilon(bound, question.delta)
-    return EpsilonResult(inf if isnan(epsilon_at_delta) else epsilon_at_delta, bound, accountant, order)
-
-
-def _impossible(accountant: str) -> EpsilonResult:
-    return EpsilonResult(inf, Bound(PureEpsilon(inf)), accountant)
-
-
-def _by_gaussian(question: Question) -> EpsilonResult:
-    """By certified μ of one release."""
-    release, failure = question.release, question.tail_failure
-    cohorts, left_out = question.cohorts()
-    mus = [release.mu(question.neighboring, cohort.honest, failure) for cohort in cohorts]
-    if max(mus) == inf:
-        return _impossible("gaussian")
-    if len(cohorts) == 1 and cohorts[0].rate == 1:
-        failure = left_out if release.mechanism.gaussian_multiplier is not None else left_out + failure
-        return _result(question, compose([(Bound(GdpMu(mus[0]), failure), question.releases)]), "gaussian")
-
-    def profile(index: int, count: int) -> ReleaseProfile:
-        return profile_of(GdpMu(mus[index] * sqrt(count)))
-
-    failure = 0.0 if release.mechanism.gaussian_multiplier is not None else failure
-    return _result(question, _mixed(question, cohorts, left_out, profile, failure), "gaussian")
-
-
-def _mixed(
-    question: Question,
-    cohorts: list[HonestCohort],
-    left_out: float,
-    profile: Callable[[int, int], ReleaseProfile],
-    failure: float,
-) -> Bound:
-    """All releases, by the profiles of each cohort for rounds that were charged so often.
-
-    A round that was repeated had the same clients: its releases are composed before the cohorts
-    are mixed.
-
-    See docs/proofs/participation.md#lemma-7.
-    """
-    parts = []
-    for charges_per_round, rounds in question.composed_counts.items():
-        amplified = [
-            (cohort.weight, sampled_without_replacement(profile(index, charges_per_round), cohort.rate))
-            for index, cohort in enumerate(cohorts)
-        ]
-        parts.append((Bound(PrivacyProfile(((mixed(amplified), 1),)), left_out + failure * charges_per_round), rounds))
-    return compose(parts)
-
-
-def _by_profile(question: Question) -> EpsilonResult:
-    """By the privacy losses of single coordinates, where they are few."""
-    release, failure, (cohorts, left_out) = question.release, question.tail_failure, question.cohorts()
-    is_random = len(cohorts) > 1
-    single_round = question.is_server and not is_random
-    counts = {question.releases: 1} if single_round else question.composed_counts
-    profiles: dict[tuple[int, int], ReleaseProfile] = {}
-    for index, cohort in enumerate(cohorts):
-        mu = release.mu(question.neighboring, cohort.honest, failure) if is_random else inf
-        is_gaussian = mu <= 1.01 * release.estimated_mu(question.neighboring, cohort.honest)
-        for charges_per_round in counts:
-            profile = (
-                profile_of(GdpMu(mu * sqrt(charges_per_round)))
-                if is_gaussian
-                else release.profile(cohort.honest, charges_per_round)
-            )
-            if profile is None:
-                return _impossible("pld")
-            profiles[index, charges_per_round] = profile
-    failure = failure if is_random else 0.0
-    if single_round:
-        bound = Bound(PrivacyProfile(((profiles[0, question.releases], 1),)), left_out * question.releases)
-    else:
-        bound = _mixed(
-            question, cohorts, left_out, lambda index, charges_per_round: profiles[index, charges_per_round], failure
-        )
-    return _result(question, bound, "pld")
-
-
-def _by_renyi(question: Question) -> EpsilonResult:
-    """By Rényi divergences, with the fewest honest clients of all cohorts."""
-    release, (cohorts, left_out) = question.release, question.cohorts()
-    if question.is_server:
-        curve = release.rdp(RDP_ORDERS, question.neighboring, question.honest)
-        bound = compose([(Bound(curve, left_out), question.releases)])
-    else:
-        # The bound of sampling needs all whole orders below each. With interior levels each order takes seconds.
-        orders = tuple(map(float, range(2, 5 if release.has_interior_levels else 129)))
-        curve, rate = release.rdp(orders, "replace-one", question.honest), max(cohort.rate for cohort in cohorts)
-        parts = []
-        for charges_per_round, rounds in question.counts.items():
-            amplified = renyi_without_replacement(RdpCurve(curve.orders, charges_per_round * curve.values), rate)
-            parts.append((Bound(amplified, left_out), rounds))
-        bound = compose(parts)
-    return _with_order(question, bound)
-
-
-def _with_order(question: Question, bound: Bound) -> EpsilonResult:
-    """A result by Rényi divergences, with the order that gave it."""
-    return _result(question, bound, "rdp", best_order(bound, question.delta))
-
-
-def _by_pure(question: Question) -> Iterator[EpsilonResult]:
-    """By pure ε, of few coordinates in few rounds against the server."""
-    count = question.release.dim * question.releases
-    if question.is_server and count <= 8 and question.release.mechanism.has_integer_messages:
-        _, left_out = question.cohorts()
-        pure = PureEpsilon(question.release.pure_epsilon(question.honest))
-        yield _result(question, compose([(Bound(pure, left_out), question.releases)]), "pure")
-
-
-def _interior_results(question: Question) -> Iterator[EpsilonResult]:
-    """Where levels lie inside the clip, and certificates take seconds."""
-    release = question.release
-    if question.is_server and release.dim * question.releases == 1:
-        _, left_out = question.cohorts()
-        target = (1 - COHORT_FAILURE) * question.delta if left_out else question.delta
-        single = release.coordinate_epsilon(target, question.honest)
-        yield _result(question, Bound(profile_at(single, target), left_out), "pld")
-        yield from _by_pure(question)
-        return
-    gaussian = _by_gaussian(question)
-    yield gaussian
-    if release.dim > 16 and gaussian.epsilon < 15.0:  # other bounds are hardly ever smaller
-        return
-    if not question.is_server:
-        yield _by_renyi(question)
-        return
-    yield from _by_pure(question)
-    _, left_out = question.cohorts()
-    orders = (1.5, 1.75, 2.0, 8.0, 32.0)  # each takes seconds
-    attained = RdpCurve(orders, question.releases * release.attained_rdp(orders, question.honest))
-    best = gaussian.epsilon
-    by_order = renyi_epsilons(attained, question.delta)
-    for at_least, order in sorted(zip(by_order, orders, strict=True)):
-        if at_least < best:  # no bound at this order is below what is attained
-            curve = release.rdp((order,), question.neighboring, question.honest)
-            result = _with_order(question, compose([(Bound(curve, left_out), question.releases)]))
-            best = min(best, result.epsilon)
-            yield result
-
-
-def _correlated_results(question: Question) -> Iterator[EpsilonResult]:
-    """With correlated noise of users: by its certificate; where that is loose, as if transient noise
-    were known.
-
-    See docs/proofs/correlated.md#theorem-8.
-    """
-    release, window, failure = question.release, question.window, question.tail_failure
-    is_exact = release.mechanism.gaussian_multiplier is not None
-    mu = release.mu(question.neighboring, question.honest, failure, window)
-    bound = compose([(Bound(GdpMu(mu), 0.0 if is_exact else failure), question.releases)])
-    result = _result(question, bound, "gaussian")
-    yield result
-    if not is_exact and (result.epsilon == inf or not _is_tight(question, 1.1, window)):
-        yield from _results(replace(question, release=release.independent()))
-
-
-def _record_results(question: Question) -> Iterator[EpsilonResult]:
-    """Of records: by certified μ, with Poisson sampling, or in a fixed order with correlated noise.
-
-    See docs/proofs/participation.md#lemma-11.
-    """
-    release, window = question.release, question.window
-    assert isinstance(release, RecordRelease)
-    is_exact = release.mechanism.gaussian_multiplier is not None
-    if release.noise is not None:
-        if is_exact:
-            mu = release.mu(question.neighboring, question.honest, 0.0, window)
-            yield _result(question, compose([(Bound(GdpMu(mu)), question.releases)]), "gaussian")
-            return
-        # A silo that misses a round cancels nothing there, and its noise is missing in two rounds.
-        honest = max(1, question.honest - question.participation.dropouts)
-        failure = release.tail_fraction * question.delta
-        mu, left_out = release.fixed_order_mu(question.neighboring, honest, window, question.releases, failure)
-        result = _result(question, Bound(GdpMu(mu), left_out), "gaussian")
-        yield result
-        independent = replace(question, release=release.independent())
-        estimate = independent.release.estimated_mu(question.neighboring, question.honest) * sqrt(question.releases)
-        if result.epsilon > epsilon(Bound(GdpMu(estimate)), question.delta):
-            yield from _record_results(independent)
-        return
-    failure = 0.0 if is_exact else question.tail_failure
-    mu, rate = release.mu(question.neighboring, question.honest, question.tail_failure), release.sampling_rate
-    if not release.is_sampled or mu == inf:
-        yield _result(question, compose([(Bound(GdpMu(mu), failure), question.releases)]), "gaussian")
-        return
-    parts = []
-    for charges_per_round, rounds in question.user_counts.items():
-        parts.append((_sampled(mu, rate, failure), charges_per_round * rounds))
-        if charges_per_round > 1:  # or as one release of a sample that stays the same; only one of both happens
-            parts.append((_sampled(mu * sqrt(charges_per_round), rate, 0.0), rounds))
-    yield _result(question, compose(parts), "pld")
-
-
-def _sampled(mu: float, rate: float | None, failure: float) -> Bound:
-    assert rate is not None
-    return Bound(PrivacyProfile(((poisson_sampled_gaussian(mu, rate), 1),)), failure)
-
-
-_BY_ACCOUNTANT = {"gaussian": _by_gaussian, "pld": _by_profile, "rdp": _by_renyi}
-_BY_KIND = {
-    "independent": _independent_results,
-    "interior": _interior_results,
-    "correlated": _correlated_results,
-    "record": _record_results,
-}
 
 
 # -- assumptions ----------------------------------------------------------------------------------
@@ -493,7 +211,7 @@ def assumptions(question: Question) -> Iterator[Assumption]:
     mechanism = release.mechanism
     is_alone = mechanism.is_local
     honest = participation.clients if threat.honest_clients is None else threat.honest_clients
-    if release.is_by_trusted_server:
+    if mechanism.trusted_server:
         yield TrustedServer()
     elif is_alone:
         yield HonestClients(1, participation.clients)
@@ -512,8 +230,8 @@ def assumptions(question: Question) -> Iterator[Assumption]:
     if threat.adversary == "outsider" and participation.population is not None and not participation.dropouts:
         yield UniformSampling(participation.clients, participation.population)
         yield SecretParticipation()
-    rounds = sum(charges_per_round * rounds for charges_per_round, rounds in question.counts.items())
-    yield MaxParticipations(question.releases if question.is_server else rounds, rounds)
+    charges = question.charges
+    yield MaxParticipations(question.releases if question.is_server else charges, charges)
     if participation.min_separation > 1 and participation.limit > 1:
         yield MinSeparation(participation.min_separation)
     if release.noise is not None and mechanism.has_integer_messages:

@@ -9,71 +9,54 @@ from dataclasses import dataclass, replace
 from math import exp, inf, log, sqrt
 from typing import Any
 
-from rqm._util.checks import real, whole
-from rqm.accounting.accountant import EpsilonResult, Question, account
-from rqm.accounting.participation import Participation, ThreatModel, charge_counts
-from rqm.accounting.record_release import RecordRelease
+from rqm._util.checks import real
+from rqm.accounting.accountant import Question, account
+from rqm.accounting.participation import Charges, Participation, ThreatModel
 from rqm.accounting.release import Release
-from rqm.bounds import gaussian_mu
+from rqm.bounds import EpsilonResult, gaussian_mu
 from rqm.correlated.factorization import Workload
-from rqm.correlated.handover import gaussian_squared_mu
-from rqm.correlated.iterates import IterateNoise, iterate_noise
-from rqm.correlated.noise import MAX_STD, CorrelatedNoise
+from rqm.correlated.scheme import NoiseScheme, scheme_class
 from rqm.mechanisms.additive import integer_grid
 from rqm.mechanisms.base import Mechanism, ProposalRequest
 from rqm.mechanisms.gaussian import Gaussian
 from rqm.registry import model_mechanism
 
-DEFAULT_LEVELS = 16
-"""Levels of a mechanism where the caller does not ask for another number: four bits."""
 ROUNDING_MARGIN = 1.25
 """Correlated noise is worth it where the noise that is needed exceeds that of the clients' rounding by this
 factor."""
-HALF_WAY_VARIANCE = 0.25
-"""The variance of rounding half-way between two levels, in steps²."""
-MIN_TRANSIENT_STD = 0.5
-"""Standard deviation of transient noise, in steps, below which it is of no use."""
 MAX_SUM_BITS = 16
 """Bits of a sum, at most."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be reached: ε at δ, for vectors of some dimension and clip.
+    """What is to be reached: ε at δ, for releases of vectors of some dimension and clip.
 
     Attributes:
         epsilon: ε.
         delta: δ.
         participation: Who takes part.
         threat_model: What is assumed about the adversary.
-        dim: Coordinates that a client sends.
-        l2_clip: L2 bound of what is encoded.
+        baseline: A release of such vectors. Its mechanism and its noise do not matter.
     """
 
     epsilon: float
     delta: float
     participation: Participation
     threat_model: ThreatModel
-    dim: int
-    l2_clip: float
+    baseline: Release
 
     def __post_init__(self) -> None:
-        """Validate ε and the dimension."""
+        """Validate ε."""
         real("epsilon", self.epsilon, "a positive finite number", 0, inf)
-        whole("dim", self.dim, 1)
         self.threat_model.check(self.participation)
-
-    @property
-    def privacy_unit_clip(self) -> float:
-        """The clip of what one unit of privacy contributes."""
-        return self.l2_clip
 
     @property
     def coordinate_clip(self) -> float:
         """c, the clip of each rotated coordinate: 4C/√d, and never more than C."""
-        return coordinate_clip(self.l2_clip, self.dim)
+        return coordinate_clip(self.baseline.l2_clip, self.baseline.dim)
 
-    def release(self, mechanism: Mechanism, noise: CorrelatedNoise | None = None) -> Release:
+    def release(self, mechanism: Mechanism, noise: NoiseScheme | None = None) -> Release:
         """A release of this target.
 
         Args:
@@ -83,7 +66,8 @@ class Target:
         Returns:
             The release.
         """
-        return Release(mechanism, mechanism.message_length(self.dim), self.l2_clip, noise)
+        dim = mechanism.message_length(self.baseline.dim)
+        return replace(self.baseline, mechanism=mechanism, dim=dim, noise=noise)
 
     def find_mechanism(self, *, is_subset: bool = False) -> Mechanism:
         """The mechanism to use where the caller does not ask for one.
@@ -94,14 +78,14 @@ class Target:
         Returns:
             One bit; where that is noticeably noisier, PBM; of few coordinates also integer noise.
         """
-        choices = (("rounding", 2), ("pbm", 3), ("pbm", 5)) if is_subset else (("rounding", 2), ("pbm", DEFAULT_LEVELS))
+        choices = (("rounding", 2), ("pbm", 3), ("pbm", 5)) if is_subset else (("rounding", 2), ("pbm", 16))
         clip = self.coordinate_clip
         firsts = [model_mechanism(kind, clip, {"levels": levels}) for kind, levels in choices]
         return best_fit([*firsts, *(proposed("discrete-gaussian", {}, self) if is_subset else [])], self)
 
     def find_correlated(
         self, workload: Workload | None = None, bits: int = MAX_SUM_BITS
-    ) -> tuple[Mechanism, CorrelatedNoise]:
+    ) -> tuple[Mechanism, NoiseScheme]:
         """A mechanism and correlated noise, with the least noise in the model.
 
         Args:
@@ -118,8 +102,15 @@ class Target:
         self._check_window()
         workload = workload or Workload(self.participation.rounds)
         clip = self.coordinate_clip
-        finest = self.honest * (2 * ROUNDING_MARGIN * clip / (self.gaussian_noise() * self.l2_clip)) ** 2
-        noise = best_noise(self.participation, self.honest, workload, least_squared_mu=finest, bits=bits)
+        finest = self.honest * (2 * ROUNDING_MARGIN * clip / (self.gaussian_noise() * self.baseline.l2_clip)) ** 2
+        noise = scheme_class().beside_rounding(
+            self.participation.window,
+            workload,
+            clients=self.participation.clients,
+            honest=self.honest,
+            bits=bits,
+            least_squared_mu=finest,
+        )
         return fit(model_mechanism("rounding", clip, {"levels": 2}), self, noise), noise
 
     def _check_window(self) -> None:
@@ -131,8 +122,7 @@ class Target:
 
     def question(self, release: Release) -> Question:
         """The question of how private a run of such releases is."""
-        counts = charge_counts(self.participation, None)
-        return Question(release, self.participation, self.threat_model, self.delta, counts)
+        return Question.of(release, self.participation, self.threat_model, self.delta)
 
     def account(self, release: Release, accountant: str | None = None) -> EpsilonResult:
         """The certified ε of a run of releases.
@@ -153,47 +143,11 @@ class Target:
 
     def gaussian_noise(self) -> float:
         """The noise multiplier with which a trusted server's Gaussian reaches the target."""
-        threat = replace(self.threat_model, honest_clients=None, honest_fraction=None)
-        participation = replace(self.participation, min_survivors=None)
-        trusted = replace(self, participation=participation, threat_model=threat)
-        return gaussian_noise(trusted.question(trusted.release(Gaussian(1.0))), self.epsilon)
+        return gaussian_noise(self.baseline, self.participation, self.threat_model, self.delta, self.epsilon)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RecordTarget(Target):
-    """What is to be reached for records of silos.
-
-    Attributes:
-        record_clip: L2 bound of a record's vector.
-        sampling_rate: The probability with which a silo includes a record; None: all.
-    """
-
-    record_clip: float
-    sampling_rate: float | None = None
-
-    @property
-    def privacy_unit_clip(self) -> float:
-        """The clip of a record's vector."""
-        return self.record_clip
-
-    def release(self, mechanism: Mechanism, noise: CorrelatedNoise | None = None) -> RecordRelease:
-        """A release of this target.
-
-        Args:
-            mechanism: How each silo encodes its vector.
-            noise: Correlated noise that is added to it.
-
-        Returns:
-            The release.
-        """
-        return RecordRelease(
-            mechanism,
-            mechanism.message_length(self.dim),
-            self.l2_clip,
-            noise,
-            record_clip=self.record_clip,
-            sampling_rate=self.sampling_rate,
-        )
+    """What is to be reached for records of silos."""
 
     def find_mechanism(self, *, is_subset: bool = False) -> Mechanism:
         """Integer noise that reaches the target.
@@ -210,7 +164,7 @@ class RecordTarget(Target):
         self,
         workload: Workload | None = None,
         bits: int = MAX_SUM_BITS,
-    ) -> tuple[Mechanism, CorrelatedNoise]:
+    ) -> tuple[Mechanism, NoiseScheme]:
         """Integer noise that stays and noise that is canceled, for records in a fixed order.
 
         Args:
@@ -225,7 +179,22 @@ class RecordTarget(Target):
             ValueError: If records come back in the next round, so that no noise can be canceled.
         """
         self._check_window()
-        return _fixed_order(self, workload or Workload(self.participation.rounds))
+        unit = scheme_class().beside(
+            1.0, self.participation.window, workload or Workload(self.participation.rounds)
+        )  # for integer noise of standard deviation 1
+        first = _record_noise(self, unit)
+        client_std, steps = first.discrete.scale, first.discrete.steps  # type: ignore[attr-defined]
+
+        def candidate(factor: float) -> tuple[Mechanism, NoiseScheme]:
+            return first.with_noise(client_std * factor), unit.scaled(client_std * factor * steps / 2)
+
+        try:
+            epsilon_of = lambda factor: self.account(self.release(*candidate(factor))).epsilon  # noqa: E731
+            return candidate(least_noise(epsilon_of, self.epsilon, 1.05))
+        except UnreachableError:
+            raise ValueError(
+                f"epsilon = {self.epsilon:g}: correlated noise of records does not reach it here"
+            ) from None
 
 
 def coordinate_clip(l2_clip: float, dim: int) -> float:
@@ -316,33 +285,46 @@ def _first_steps(current: tuple[float, float], previous: tuple[float, float], ai
     return min(max(abs(log(reached / aim)) / min(max(slope, 0.5), 2.0), log(1.001)), log(2.0))
 
 
-def gaussian_noise(question: Question, epsilon: float) -> float:
-    """The noise multiplier with which a Gaussian reaches ε, by its exact account.
+def gaussian_noise(
+    release: Release,
+    participation: Participation,
+    threat_model: ThreatModel,
+    delta: float,
+    epsilon: float,
+    charges: Charges | None = None,
+) -> float:
+    """The noise multiplier with which a trusted server's Gaussian reaches ε, by its exact account.
+
+    Dropouts and colluding clients do not matter to a trusted server.
 
     Args:
-        question: A question about any release; its mechanism and clips do not matter.
+        release: Any release; its mechanism and clips do not matter.
+        participation: Who takes part.
+        threat_model: What is assumed about the adversary.
+        delta: δ.
         epsilon: ε.
+        charges: How often each round was charged; None: every round once, as planned.
 
     Returns:
         The standard deviation of the noise over the clip of a user or record.
     """
-    unit = question.release.scaled(Gaussian(1.0))
-    unsampled = unit.sensitivity(question.neighboring) * sqrt(question.releases) / gaussian_mu(epsilon, question.delta)
+    participation = replace(participation, min_survivors=None)
+    threat_model = replace(threat_model, honest_clients=None, honest_fraction=None)
+    unit = release.scaled(Gaussian(1.0))
+    question = Question.of(unit, participation, threat_model, delta, charges)
+    unsampled = unit.sensitivity(question.neighboring) * sqrt(question.releases) / gaussian_mu(epsilon, delta)
     unsampled *= 1 + 1e-9
     if question.is_server and not unit.is_sampled:
         return unsampled
 
     def epsilon_of(multiplier: float) -> float:
-        release, threat = replace(unit, mechanism=Gaussian(multiplier)), question.threat_model
-        charges = dict(
-            enumerate(charges_per_round for charges_per_round, rounds in question.counts.items() for _ in range(rounds))
-        )
-        return account(release, question.participation, threat, question.delta, charges).epsilon
+        results = replace(unit, mechanism=Gaussian(multiplier)).results(question)
+        return min(result.epsilon for result in results)
 
     return least_noise(epsilon_of, epsilon, unsampled / 4, 1 - 1e-6)
 
 
-def fit(first: Mechanism, target: Target, noise: CorrelatedNoise | None = None, *, interior: bool = False) -> Mechanism:
+def fit(first: Mechanism, target: Target, noise: NoiseScheme | None = None, *, interior: bool = False) -> Mechanism:
     """The mechanism with the least noise that reaches a target.
 
     Args:
@@ -388,12 +370,14 @@ def fit(first: Mechanism, target: Target, noise: CorrelatedNoise | None = None, 
     return mechanism
 
 
-def _estimated_noise(first: Mechanism, minimum: float, target: Target, noise: CorrelatedNoise | None) -> float:
+def _estimated_noise(first: Mechanism, minimum: float, target: Target, noise: NoiseScheme | None) -> float:
     """The noise beyond the least with which a mechanism reaches a target if all noise were Gaussian."""
     if first.vector_mechanism is not None:  # its noise does not depend on the clip
         return 0.1
     question = target.question(target.release(first, noise))
-    needed = question.release.sensitivity(question.neighboring) / target.privacy_unit_clip / target.gaussian_noise()
+    needed = (
+        question.release.sensitivity(question.neighboring) / target.baseline.privacy_unit_clip / target.gaussian_noise()
+    )
     honest, window = target.honest, target.participation.window
 
     def estimated(extra: float) -> float:
@@ -417,7 +401,7 @@ def noise_over_gaussian(mechanism: Mechanism, target: Target) -> float:
     Returns:
         The ratio of standard deviations.
     """
-    deviation = sqrt(float(mechanism.discrete.variance(0.0)) * target.honest) / target.privacy_unit_clip
+    deviation = sqrt(float(mechanism.discrete.variance(0.0)) * target.honest) / target.baseline.privacy_unit_clip
     return deviation / target.gaussian_noise()
 
 
@@ -446,7 +430,7 @@ def best_fit(firsts: Sequence[Mechanism], target: Target) -> Mechanism:
     fitted: list[tuple[float, Mechanism]] = []
     refused: ValueError | None = None
     near_gaussian = 1.05  # noise within this factor of a Gaussian's is as good as any
-    variance = (target.gaussian_noise() * target.l2_clip) ** 2 / target.honest  # of one client's coordinate
+    variance = (target.gaussian_noise() * target.baseline.l2_clip) ** 2 / target.honest  # of one client's coordinate
     may_be_interior = target.threat_model.adversary == "server" and (
         not firsts[0].has_integer_messages or variance > 0.02 * firsts[0].discrete.clip ** 2  # or it is too noisy
     )
@@ -494,11 +478,11 @@ def proposed(kind: str, options: Mapping[str, Any], target: Target) -> list[Mech
     clip = target.coordinate_clip
     first = model_mechanism(kind, clip, options)
     ask = ProposalRequest(
-        levels=DEFAULT_LEVELS,
+        levels=16,  # four bits
         bits=MAX_SUM_BITS,
         clients=target.participation.clients,
-        typical=target.l2_clip / clip / sqrt(target.dim),
-        deviation=target.gaussian_noise() * target.privacy_unit_clip / clip,
+        typical=target.baseline.l2_clip / clip / sqrt(target.baseline.dim),
+        deviation=target.gaussian_noise() * target.baseline.privacy_unit_clip / clip,
         options=options,
     )
     return [model_mechanism(kind, clip, {**proposal, **options}) for _, proposal in first.proposals(ask)] or [first]
@@ -519,117 +503,25 @@ def correlated_pays(target: Target) -> bool:
     window = target.participation.window
     if window == 1:
         return False
-    ratio = max(iterate_noise(Workload(target.participation.rounds)).best_ratio(window) / 2, MIN_TRANSIENT_STD)
-    needed = target.gaussian_noise() * sqrt(gaussian_squared_mu(window, 0.0, 4 * ratio**2, 1, 1.0))
-    rounding_std = target.coordinate_clip / target.l2_clip * sqrt(target.honest)  # of rounding to the ends of the clip
+    noise = scheme_class().beside(0.5, window, Workload(target.participation.rounds))  # of rounding, in steps
+    needed = target.gaussian_noise() * noise.estimated_mu(window, 0.5) / 2
+    rounding_std = (
+        target.coordinate_clip / target.baseline.l2_clip * sqrt(target.honest)
+    )  # of rounding to the ends of the clip
     return needed > ROUNDING_MARGIN * rounding_std
 
 
-def best_noise(
-    participation: Participation,
-    honest: int,
-    workload: Workload,
-    *,
-    least_squared_mu: float = 0.0,
-    bits: int = MAX_SUM_BITS,
-) -> CorrelatedNoise:
-    """Correlated noise, in steps of two levels, with the least noise in the model for the same μ.
-
-    Args:
-        participation: Who takes part.
-        honest: Honest clients in each round.
-        workload: How the server sums noise into its model.
-        least_squared_mu: μ² of a shift by one step that a client's noise must at least allow for,
-            as steps cannot be finer.
-        bits: Bits of a sum, at most.
-
-    Returns:
-        The noise.
-    """
-    noise, window, clients = iterate_noise(workload), participation.window, participation.clients
-    simple = CorrelatedNoise(max(noise.best_ratio(window) / 2, MIN_TRANSIENT_STD))
-    residuals = (0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)  # standard deviations, in steps
-    with_residual = [_best_residual(window, clients, honest, noise, residual, bits) for residual in residuals]
-    usable = [
-        candidate
-        for candidate in with_residual
-        if candidate is not None and _gaussian_mu(candidate, window, HALF_WAY_VARIANCE) >= least_squared_mu
-    ]
-    predicted = {candidate: _predicted(candidate, window, honest, noise) for candidate in (simple, *usable)}
-    near_best = [candidate for candidate in predicted if predicted[candidate] <= 1.015 * min(predicted.values())]
-    return min(near_best, key=lambda candidate: (candidate.sum_bits(clients, clients), predicted[candidate]))
-
-
-def _gaussian_mu(noise: CorrelatedNoise, window: int, rounding: float) -> float:
-    """μ² of a shift by one step, for one client, if all noise were Gaussian."""
-    return gaussian_squared_mu(window, noise.residual_std**2, noise.transient_std**2, noise.gain, rounding)
-
-
-def _predicted(noise: CorrelatedNoise, window: int, honest: int, iterates: IterateNoise) -> float:
-    """The noise of the iterates over that of independent noise, if it were Gaussian but for how
-    paths are drawn."""
-    transient, residual, gain = noise.transient_std, noise.residual_std, noise.gain
-    squared = _gaussian_mu(noise, window, HALF_WAY_VARIANCE)
-    if residual:  # that a path ends in a random round reveals more, the fewer clients there are
-        squared += (1 / residual**2 + gain**2 / transient**2) ** 2 / (4 * gain * honest)
-    return iterates.rms(sqrt(HALF_WAY_VARIANCE), transient, residual, gain) * sqrt(squared) / iterates.rms(1.0, 0.0)
-
-
-def _best_residual(
-    window: int, clients: int, honest: int, iterates: IterateNoise, residual: float, bits: int
-) -> CorrelatedNoise | None:
-    """The best noise with this residual noise and at most `bits` bits: a coarse grid, then a fine one."""
-    best: CorrelatedNoise | None = None
-    # A path that ends at random reveals much in the tails of sums with smaller standard deviations, in steps.
-    if residual < 20.0 / sqrt(honest):
-        return None
-    min_ratio = max(15.0 / sqrt(honest), MIN_TRANSIENT_STD)
-    shapes = (0.25, 0.4, 0.6, 1.0, 1.6, 2.5)  # of transient noise over `gain` times residual noise
-    tried = [(shape * residual, gain) for shape in shapes for gain in range(8, 129, 8)]
-    for _ in range(2):
-        choices = [
-            CorrelatedNoise(round(ratio * gain, 4), residual, gain) for ratio, gain in tried if ratio >= min_ratio
-        ]
-        choices = [candidate for candidate in choices if candidate.sum_bits(clients, clients) <= bits]
-        if not choices:
-            return best
-        best = min(choices, key=lambda candidate: _predicted(candidate, window, honest, iterates))
-        ratio, middle = best.transient_std / best.gain, best.gain
-        tried = [(by * ratio, gain) for by in (0.9, 1.0, 1.1) for gain in range(max(2, middle - 7), middle + 8)]
-    return best
-
-
-def _record_noise(target: Target, ratio: float = 0.0) -> Mechanism:
+def _record_noise(target: Target, noise: NoiseScheme | None = None) -> Mechanism:
     """Integer noise of silos before it is adjusted, in steps so fine that rounding adds hardly any
-    noise.
-
-    Transient noise is `ratio` times as wide.
-    """
+    noise; correlated noise is given for integer noise of standard deviation 1."""
     clip, clients = target.coordinate_clip, target.participation.clients
-    total_std = target.gaussian_noise() * target.privacy_unit_clip / clip
+    total_std = target.gaussian_noise() * target.baseline.privacy_unit_clip / clip
     client_std = total_std / sqrt(target.honest)
-    if ratio:
-        client_std *= sqrt(gaussian_squared_mu(target.participation.window, 0.0, ratio**2, 1, 1.0))
+    options: dict[str, Any] = {}
+    if noise is not None:
+        client_std *= noise.estimated_mu(target.participation.window, 1.0)
+        options = {"ratio": noise.added_std, "widest": noise.max_std}
     steps, bits = integer_grid(
-        clients, clients, client_std, total_std, MAX_SUM_BITS, ratio=ratio, widest=MAX_STD, is_single=target.honest == 1
+        clients, clients, client_std, total_std, MAX_SUM_BITS, is_single=target.honest == 1, **options
     )
     return model_mechanism("discrete-gaussian", clip, {"steps": steps, "bits": bits, "scale": client_std})
-
-
-def _fixed_order(target: Target, workload: Workload) -> tuple[Mechanism, CorrelatedNoise]:
-    """Integer noise that stays and noise in steps that is canceled, for records in a fixed order."""
-    ratio = iterate_noise(workload).best_ratio(target.participation.window)
-    first = _record_noise(target, ratio)
-    client_std, steps = first.discrete.scale, first.discrete.steps  # type: ignore[attr-defined]
-
-    def noise(factor: float) -> CorrelatedNoise:
-        return CorrelatedNoise(ratio * client_std * factor * steps / 2)
-
-    def epsilon_of(factor: float) -> float:
-        return target.account(target.release(first.with_noise(client_std * factor), noise(factor))).epsilon
-
-    try:
-        factor = least_noise(epsilon_of, target.epsilon, 1.05)
-    except UnreachableError:
-        raise ValueError(f"epsilon = {target.epsilon:g}: correlated noise of records does not reach it here") from None
-    return first.with_noise(client_std * factor), noise(factor)

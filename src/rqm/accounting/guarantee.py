@@ -37,17 +37,6 @@ ADVERSARY_TEXTS = {
     ("server", "record"): "the server and other silos",
     ("outsider", "user"): "an outsider who sees every model but not who takes part",
 }
-NEIGHBOR_TEXTS = {
-    "replace-one": "another {unit}'s data in their place",
-    "zero-out": "zeros in their place",
-    "add-or-remove-one": "the {unit} left out",
-}
-ACCOUNTANT_TEXTS = {
-    "gaussian": "Gaussian DP certificate",
-    "pld": "privacy loss distributions",
-    "rdp": "Rényi divergences",
-    "pure": "pure differential privacy",
-}
 
 
 class CoordinateSubset(NamedTuple):
@@ -122,7 +111,7 @@ class Guarantee:
         """Releases that were charged, or are planned."""
         if self.runs:
             return sum(run.charges for run in self.runs)
-        return sum(charges_per_round * rounds for charges_per_round, rounds in self._question.counts.items())
+        return self._question.charges
 
     @property
     def dim(self) -> int:
@@ -132,7 +121,7 @@ class Guarantee:
     @property
     def is_by_trusted_server(self) -> bool:
         """Whether a trusted server adds the noise."""
-        return self.release.is_by_trusted_server
+        return self.release.mechanism.trusted_server
 
     @property
     def min_honest(self) -> int:
@@ -162,13 +151,21 @@ class Guarantee:
             return None
         if mechanism.gaussian_multiplier is not None:
             return self.noise_multiplier / mechanism.gaussian_multiplier
+        question, clients = self._question, self.participation.clients
         if self.release.noise is not None:
-            window, clients = self._question.window, self.participation.clients
-            estimate = self.release.estimated_mu(self._question.neighboring, clients, window)
-            return _correlated_mu(self._question) / estimate * second_clip
+            relation, window = question.neighboring, question.window
+            bound = self.release.correlated_bound(relation, question.honest, window, question.failure)
+            assert isinstance(bound.claim, GdpMu)
+            return bound.claim.mu / self.release.estimated_mu(relation, clients, window) * second_clip
         if not 0 < self.epsilon < MAX_FINITE_EPSILON:
             return None
-        return self.noise_multiplier / gaussian_noise(_trusted(self._question), self.epsilon)
+        return self.noise_multiplier / self._gaussian_noise()
+
+    def _gaussian_noise(self) -> float:
+        """The noise multiplier of a trusted server's Gaussian with the same ε by its exact account."""
+        return gaussian_noise(
+            self.release, self.participation, self.threat_model, self.delta, self.epsilon, self.charged
+        )
 
     @cached_property
     def correlated_noise_ratio(self) -> float:
@@ -182,21 +179,13 @@ class Guarantee:
             return banded(workload, shape.bands).over_independent(workload)
         if release.noise is None or not 0 < self.epsilon < MAX_FINITE_EPSILON:
             return 1.0
-        independent = release.mechanism.sum_noise_std(clients)
-        transient, residual, gain = release.noise.transient_std, release.noise.residual_std, release.noise.gain
+        unit, independent = 1.0, release.mechanism.sum_noise_std(clients)
         if release.mechanism.has_integer_messages:
-            channel, unit = release.mechanism.discrete, release.privacy_unit_clip
-            independent, transient, residual = (
-                sqrt(clients) * std / unit
-                for std in (
-                    sqrt(float(channel.variance(0.0))),
-                    transient * channel.grid.step,
-                    residual * channel.grid.step,
-                )
-            )
-        noise = iterate_noise(workload)
-        gaussian = gaussian_noise(_trusted(self._question), self.epsilon)
-        return noise.rms(independent, transient, residual, gain) / noise.rms(gaussian, 0.0)
+            channel = release.mechanism.discrete
+            unit = sqrt(clients) * channel.grid.step / release.privacy_unit_clip
+            independent = sqrt(float(channel.variance(0.0))) / channel.grid.step
+        iterates = release.noise.iterate_std(workload, independent)
+        return unit * iterates / iterate_noise(workload).rms(self._gaussian_noise(), 0.0)
 
     @property
     def bits_per_coordinate(self) -> int:
@@ -342,7 +331,11 @@ class Guarantee:
         if self.epsilon > USELESS_EPSILON:
             return f"ε = {self.epsilon:.4g} at δ = {self.delta:.3g}: this is no meaningful protection"
         unit = self.threat_model.unit
-        alternative = NEIGHBOR_TEXTS[self.threat_model.neighboring].format(unit=unit)
+        alternative = {
+            "replace-one": f"another {unit}'s data in their place",
+            "zero-out": "zeros in their place",
+            "add-or-remove-one": f"the {unit} left out",
+        }[self.threat_model.neighboring]
         conditions = "; ".join(assumption.text(unit) for assumption in self.assumptions)
         return (
             f"Certified for every {unit} (ε = {self.epsilon:.4g}, δ = {self.delta:.3g}): whatever "
@@ -374,10 +367,13 @@ class Guarantee:
         unit, participation = self.threat_model.unit, self.participation
         lines = [self.headline, "", "It assumes that:"]
         lines += [f"- {assumption.text(unit)}" for assumption in self.assumptions]
-        lines += [
-            "",
-            f"Bound: {ACCOUNTANT_TEXTS[self.accountant]}" + ("" if self.order is None else f", order {self.order:g}"),
-        ]
+        bound = {
+            "gaussian": "Gaussian DP certificate",
+            "pld": "privacy loss distributions",
+            "rdp": "Rényi divergences",
+            "pure": "pure differential privacy",
+        }[self.accountant]
+        lines += ["", f"Bound: {bound}" + ("" if self.order is None else f", order {self.order:g}")]
         lines.append(
             f"Releases: {many(self.participations, 'participation')} of a {unit} in {many(self.charges, 'round')}"
         )
@@ -471,11 +467,8 @@ def guarantee(
     if bits_under_secagg is None and release.mechanism.has_integer_messages:
         bits_under_secagg = release.mechanism.discrete.sum_bits(participation.clients)
     return Guarantee(
-        epsilon=result.epsilon,
+        **result._asdict(),
         delta=delta,
-        bound=result.bound,
-        accountant=result.accountant,
-        order=result.order,
         release=release,
         participation=participation,
         threat_model=threat_model,
@@ -485,18 +478,6 @@ def guarantee(
         workload=workload,
         subset=subset,
     )
-
-
-def _trusted(question: Question) -> Question:
-    """The same question for a trusted server, for whom dropouts and colluding clients do not matter."""
-    threat = replace(question.threat_model, honest_clients=None, honest_fraction=None)
-    return replace(question, participation=replace(question.participation, min_survivors=None), threat_model=threat)
-
-
-def _correlated_mu(question: Question) -> float:
-    """Certified μ of one participation with correlated noise."""
-    relation, honest, failure = question.neighboring, question.honest, question.tail_failure
-    return question.release.participation_mu(relation, honest, failure, question.window)
 
 
 def compose_guarantees(guarantees: Iterable[Guarantee], delta: float | None = None) -> Guarantee:

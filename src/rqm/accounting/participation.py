@@ -4,16 +4,20 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from rqm._util.checks import FloatArray, one_of, real, whole
 from rqm.bounds import Adversary, Neighboring, Unit
+from rqm.correlated.scheme import NoiseScheme
+from rqm.mechanisms.base import Mechanism
 
 Sampling = Literal["uniform", "fixed-order", "available"]
 Charges = Mapping[int, int]
 """How often each round was charged: more than once where it was interrupted and repeated."""
+COHORT_FAILURE = 1e-3
+"""The part of δ for cohorts with too few honest clients."""
 
 
 def implied_sampling(adversary: Adversary, honest_fraction: float | None, min_separation: int) -> Sampling:
@@ -69,13 +73,13 @@ class Participation:
 
     def __post_init__(self) -> None:
         """Validate every value."""
-        _set(self, "clients", whole("clients", self.clients, 1))
-        _set(self, "rounds", whole("rounds", self.rounds, 1))
+        object.__setattr__(self, "clients", whole("clients", self.clients, 1))
+        object.__setattr__(self, "rounds", whole("rounds", self.rounds, 1))
         one_of("sampling", self.sampling, get_args(Sampling))
-        _set(self, "min_separation", whole("min_separation", self.min_separation, 1))
+        object.__setattr__(self, "min_separation", whole("min_separation", self.min_separation, 1))
         for name, upper in (("population", None), ("max_participations", None), ("min_survivors", self.clients)):
             if getattr(self, name) is not None:
-                _set(self, name, whole(name, getattr(self, name), 1, upper))
+                object.__setattr__(self, name, whole(name, getattr(self, name), 1, upper))
         if self.population is None:
             return
         if self.population < self.clients:
@@ -122,22 +126,6 @@ class Participation:
             return replace(self, rounds=max(self.rounds, max(charged) + 1))
         return replace(self, rounds=max(charged) - min(charged) + 1)
 
-    def check_bands(self, bands: int) -> None:
-        """Refuse a trusted server's noise that is correlated over more rounds than lie between two
-        participations.
-
-        Args:
-            bands: Rounds over which noise is correlated, itself included.
-
-        Raises:
-            ValueError: If participations of a user overlap.
-        """
-        if self.limit > 1 and bands > self.min_separation:
-            raise ValueError(
-                f"mechanism.bands = {bands}: must be at most min_separation = {self.min_separation}, unless each user "
-                "takes part once (max_participations = 1)"
-            )
-
 
 SUPPORTED: dict[Unit, tuple[tuple[Neighboring, ...], tuple[Adversary, ...], str]] = {
     "user": (
@@ -179,12 +167,12 @@ class ThreatModel:
         for name, allowed in (("adversary", Adversary), ("neighboring", Neighboring), ("unit", Unit)):
             one_of(name, getattr(self, name), get_args(allowed))
         if self.honest_clients is not None:
-            _set(self, "honest_clients", whole("honest_clients", self.honest_clients, 1))
+            object.__setattr__(self, "honest_clients", whole("honest_clients", self.honest_clients, 1))
             if self.honest_fraction is not None:
                 raise ValueError(f"honest_fraction = {self.honest_fraction}: must not be given with honest_clients")
         if self.honest_fraction is not None:
             fraction = real("honest_fraction", self.honest_fraction, "above 0 and at most 1", 0, 1, closed="]")
-            _set(self, "honest_fraction", fraction)
+            object.__setattr__(self, "honest_fraction", fraction)
         neighboring, adversaries, reason = SUPPORTED[self.unit]
         if self.neighboring not in neighboring:
             raise ValueError(
@@ -242,9 +230,41 @@ class ThreatModel:
                 "they took part, so how well sampling hides an honest user depends on how many users are honest"
             )
 
+    def check_mechanism(self, mechanism: Mechanism, noise: NoiseScheme | None, participation: Participation) -> None:
+        """Refuse a mechanism or correlated noise for which no bound is known.
 
-def _set(instance: Any, name: str, value: Any) -> None:
-    object.__setattr__(instance, name, value)
+        Args:
+            mechanism: How each client encodes its vector.
+            noise: Correlated noise, or None.
+            participation: Who takes part.
+
+        Raises:
+            ValueError: If they do not go together.
+        """
+        if mechanism.is_local and mechanism.has_integer_messages and self.honest_clients != 1:
+            raise ValueError(
+                f"honest_clients = {self.honest_clients}: must be 1 with {mechanism.kind}, a local mechanism whose "
+                "messages are accounted for one by one"
+            )
+        if mechanism.correlation is not None:
+            bands, separation = mechanism.correlation.bands, participation.min_separation
+            if participation.limit > 1 and bands > separation:
+                raise ValueError(
+                    f"mechanism.bands = {bands}: must be at most min_separation = {separation}, unless each user takes "
+                    "part once (max_participations = 1)"
+                )
+        if noise is None:
+            return
+        if self.adversary != "server":
+            raise ValueError(
+                f"noise = {noise}: must come with adversary = 'server', whose guarantee covers outsiders too"
+            )
+        if self.honest_fraction is not None:
+            raise ValueError(
+                f"honest_fraction = {self.honest_fraction}: must be a number of clients of every round with "
+                "correlated noise; give honest_clients instead"
+            )
+        noise.check(mechanism, self.unit)
 
 
 # -- honest clients -------------------------------------------------------------------------------
@@ -337,40 +357,27 @@ def hypergeometric_pmf(population: int, marked: int, draws: int) -> FloatArray:
 # -- charges --------------------------------------------------------------------------------------
 
 
-def charge_counts(participation: Participation, charges: Charges | None) -> Counter[int]:
-    """How many rounds were charged once, twice, …
+def charge_counts(participation: Participation, charges: Charges | None) -> tuple[dict[int, int], dict[int, int]]:
+    """How many rounds were charged once, twice, …: all rounds, and those that a user took part in at worst.
+
+    The worst ones are those that were charged most often.
+
+    See docs/proofs/participation.md#lemma-1.
 
     Args:
         participation: Who takes part.
         charges: How often each round was charged; None: every round once, as planned.
 
     Returns:
-        The number of rounds for each number of charges.
+        The number of rounds for each number of charges, of all rounds and for one user.
     """
-    return (
-        Counter({1: participation.rounds})
-        if charges is None
-        else Counter(charge_count for charge_count in charges.values() if charge_count)
-    )
-
-
-def worst_counts(participation: Participation, counts: Mapping[int, int]) -> dict[int, int]:
-    """How many rounds charged once, twice, … a user took part in at worst: those that were charged
-    most often.
-
-    See docs/proofs/participation.md#lemma-1.
-
-    Args:
-        participation: Who takes part.
-        counts: The number of rounds for each number of charges.
-
-    Returns:
-        The same for one user.
-    """
+    counts = {1: participation.rounds}
+    if charges is not None:
+        counts = dict(Counter(charge_count for charge_count in charges.values() if charge_count))
     left, taken = participation.limit, dict[int, int]()
     for charges_per_round in sorted(counts, reverse=True):
         rounds = min(left, counts[charges_per_round])
         if rounds:
             taken[charges_per_round] = rounds
         left -= rounds
-    return taken
+    return counts, taken

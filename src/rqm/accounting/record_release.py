@@ -2,15 +2,29 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import ClassVar, final
+from math import inf, sqrt
+from typing import TYPE_CHECKING, ClassVar, final
 
 from rqm._util.checks import real
 from rqm.accounting.participation import Participation, ThreatModel
+from rqm.accounting.profiles import poisson_sampled_gaussian
 from rqm.accounting.release import Release, mu_anywhere
-from rqm.bounds import Assumption, FixedOrder, Neighboring, PoissonSampling, RdpCurve, Unit
-from rqm.correlated.fixed_order import fixed_order_gdp
+from rqm.bounds import (
+    Assumption,
+    Bound,
+    EpsilonResult,
+    FixedOrder,
+    Neighboring,
+    PoissonSampling,
+    PrivacyProfile,
+    RdpCurve,
+    Unit,
+    compose,
+)
 from rqm.mechanisms.base import Mechanism
+
+if TYPE_CHECKING:
+    from rqm.accounting.accountant import Question
 
 
 @final
@@ -26,6 +40,7 @@ class RecordRelease(Release):
     """
 
     unit: ClassVar[Unit] = "record"
+    max_zero_distance: ClassVar[float] = 1.0
     tail_fraction: ClassVar[float] = 0.02  # the noise of few silos is far from Gaussian in its tails
 
     record_clip: float  # type: ignore[misc]
@@ -35,9 +50,6 @@ class RecordRelease(Release):
         """Validate every value."""
         super().__post_init__()
         real("record_clip", self.record_clip, "a positive finite number", 0, inf)
-
-    def _check_distance(self) -> None:
-        real("zero_distance", self.zero_distance, "1", 1, 1, closed="[]")
 
     def check(self, participation: Participation, threat_model: ThreatModel) -> None:
         """Refuse a participation or a threat model for which no bound is known.
@@ -63,19 +75,9 @@ class RecordRelease(Release):
             )
 
     @property
-    def bound_kind(self) -> str:
-        """Records have bounds of their own."""
-        return "record"
-
-    @property
     def privacy_unit_clip(self) -> float:
         """The L2 bound of a record's vector."""
         return self.record_clip
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether silos sample their records."""
-        return self.sampling_rate not in (None, 1)
 
     def scaled(self, mechanism: Mechanism) -> "RecordRelease":
         """One coordinate of a release with a record's clip of one and independent noise.
@@ -102,53 +104,46 @@ class RecordRelease(Release):
         if self.sampling_rate is not None and self.is_sampled:
             yield PoissonSampling(self.sampling_rate)
 
-    def fixed_order_mu(
-        self, neighboring: Neighboring, honest: int, window: int, count: int, failure: float
-    ) -> tuple[float, float]:
-        """Certified μ of a record over all rounds that it is in, in a fixed order with correlated noise.
-
-        Args:
-            neighboring: The neighboring relation.
-            honest: Number of honest silos in each round and in the next.
-            window: Rounds from one participation of a record to the next.
-            count: Rounds that the record is in.
-            failure: The largest probability that may be left out.
-
-        Returns:
-            μ, infinite if none is known, and the probability that is left out.
-        """
-        mechanism = self.mechanism.discrete.additive
-        assert mechanism is not None
-        assert self.noise is not None
-        return fixed_order_gdp(
-            mechanism,
-            self.noise,
-            honest=honest,
-            separation=window,
-            dim=self.dim,
-            sensitivity=self.sensitivity(neighboring),
-            count=count,
-            failure=failure,
-        )
-
-    def participation_mu(self, neighboring: Neighboring, honest: int, failure: float, window: int) -> float:
-        """μ of a single participation.
+    def mu(self, neighboring: Neighboring, honest: int, failure: float) -> float:
+        """Certified μ of one release, with independent noise.
 
         Args:
             neighboring: The neighboring relation.
             honest: Number of honest silos.
-            failure: Probability of the outcomes that μ leaves out, with independent noise.
-            window: Rounds from a participation to the next.
+            failure: Probability of the outcomes that μ leaves out.
 
         Returns:
-            μ.
+            μ, infinite if none is known.
         """
-        if self.noise is None or not self.mechanism.has_integer_messages:
-            return self.mu(neighboring, honest, failure, window)
-        return self.fixed_order_mu(neighboring, honest, window, 1, 1.0)[0]
-
-    def _independent_mu(self, neighboring: Neighboring, honest: int, failure: float) -> float:
+        if self.mechanism.gaussian_multiplier is not None:
+            return self.estimated_mu(neighboring, honest)
         return mu_anywhere(self, self.sensitivity(neighboring), honest, failure)
+
+    def settling_clients(self, question: "Question") -> int:
+        """A silo that misses a round cancels nothing there, and its noise is missing in two rounds."""
+        return max(1, question.honest - question.participation.dropouts)
+
+    def independent_results(self, question: "Question") -> Iterator[EpsilonResult]:
+        """ε by certified μ, with Poisson sampling if there is any.
+
+        See docs/proofs/participation.md#lemma-11.
+
+        Args:
+            question: Who takes part, the adversary, and δ.
+
+        Yields:
+            One result.
+        """
+        mu, rate = self.mu(question.neighboring, question.honest, question.failure), self.sampling_rate
+        if rate is None or not self.is_sampled or mu == inf:
+            yield self._by_gaussian(question)
+            return
+        parts = []
+        for count, rounds in question.user_counts.items():
+            parts.append((_sampled(mu, rate, question.failure), count * rounds))
+            if count > 1:  # or as one release of a sample that stays the same; only one of both happens
+                parts.append((_sampled(mu * sqrt(count), rate, 0.0), rounds))
+        yield EpsilonResult.of(compose(parts), question.delta, "pld")
 
     @property
     def _attainable_fraction(self) -> float:
@@ -180,3 +175,8 @@ class RecordRelease(Release):
         if self.mechanism.gaussian_multiplier is None:
             raise ValueError("record_clip: Rényi divergences are not computed for records")
         return super().rdp(orders, neighboring, honest)
+
+
+def _sampled(mu: float, rate: float, failure: float) -> Bound:
+    """The bound of a release of a Poisson sample."""
+    return Bound(PrivacyProfile(((poisson_sampled_gaussian(mu, rate), 1),)), failure)

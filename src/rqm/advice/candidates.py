@@ -14,19 +14,19 @@ from rqm._util.checks import padded, real, shown, whole
 from rqm.accounting.calibration import (
     Target,
     best_fit,
-    best_noise,
     coordinate_clip,
     least_noise,
 )
 from rqm.accounting.guarantee import guarantee
 from rqm.accounting.participation import Participation, ThreatModel
+from rqm.accounting.release import Release
 from rqm.advice.optimized_tables import lattice_table, level_keeps, single_keep
 from rqm.certify.renyi import renyi
 from rqm.core.base import choice_error
 from rqm.core.private_mean import PrivateMean
 from rqm.core.transform import second_clip
 from rqm.correlated.factorization import Workload
-from rqm.correlated.noise import CorrelatedNoise
+from rqm.correlated.scheme import NoiseScheme, scheme_class
 from rqm.mechanisms.base import Mechanism, ProposalRequest
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.mechanisms.gaussian import Gaussian
@@ -149,7 +149,8 @@ class Request:
     def target(self) -> Target:
         """What calibration must reach; if `noise` is given, with an ε of 1 that is not used."""
         epsilon = 1.0 if self.epsilon is None else self.epsilon
-        return Target(epsilon, self.delta, self.participation, self.threat_model, self.dim, self.l2_clip)
+        baseline = Release(Gaussian(1.0), self.dim, self.l2_clip)
+        return Target(epsilon, self.delta, self.participation, self.threat_model, baseline)
 
     @property
     def gaussian_noise(self) -> float:
@@ -200,7 +201,7 @@ class Candidate:
     trusted_server: bool = False
     iterate_noise: float | None = None
     messages: int = 1
-    noise: CorrelatedNoise | None = None
+    noise: NoiseScheme | None = None
     coordinates: int | None = None
     wraps: float | None = None
     reason: str = ""
@@ -349,7 +350,7 @@ def _calibrated(first: Mechanism, request: Request) -> Candidate:
     return _candidate(mechanism, request)
 
 
-def _candidate(mechanism: Mechanism, request: Request, noise: CorrelatedNoise | None = None) -> Candidate:
+def _candidate(mechanism: Mechanism, request: Request, noise: NoiseScheme | None = None) -> Candidate:
     """The certified ε of a mechanism for all rounds, and the worst-case error of a coordinate of a mean."""
     clients = request.participation.clients
     promise = guarantee(
@@ -430,7 +431,7 @@ def _correlated_candidate(request: Request) -> Candidate:
     PrivateMean(  # refuses requests for which no bound is known
         dim=request.dim,
         mechanism=Gaussian(1.0),
-        noise=CorrelatedNoise(1.0),
+        noise=NoiseScheme.of(1.0),
         rotate=False,
         participation=participation,
         threat_model=request.threat_model,
@@ -447,7 +448,9 @@ def _correlated_candidate(request: Request) -> Candidate:
             "participation to the next, or a certificate takes minutes; use rqm.private_mean(noise='correlated')"
         )
     if participation.window > 1:
-        shortest = best_noise(participation, target.honest, Workload(rounds), bits=max_bits // 2)
+        shortest = scheme_class().beside_rounding(
+            participation.window, Workload(rounds), clients=clients, honest=target.honest, bits=max_bits // 2
+        )
         needed = 2 * shortest.sum_bits(clients, clients)
         if needed > max_bits:
             raise ValueError(f"bits = {max_bits}: must be at least {needed}, for both messages")

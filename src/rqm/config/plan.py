@@ -27,7 +27,7 @@ from rqm.config.model_sizes import PARAMETERS, parameters
 from rqm.config.protected_unit import Records, Users
 from rqm.core.base import BaseMean
 from rqm.correlated.factorization import Workload
-from rqm.correlated.noise import CorrelatedNoise
+from rqm.correlated.scheme import NoiseScheme
 from rqm.mechanisms.base import Mechanism, Schedule, mechanism_of, rate_factor
 from rqm.mechanisms.rqm import RQM
 from rqm.registry import kinds, mechanism_from_dict
@@ -199,7 +199,7 @@ class Plan:
     dropout: ClosedFraction = 0.0
     dim: Count | None = None
     mechanism: Mechanism = field(default_factory=RQM)
-    noise: CorrelatedNoise | None = None
+    noise: NoiseScheme | None = None
     participation: Participation = field(default_factory=lambda: Participation(40, 100, sampling="uniform"))
     threat_model: ThreatModel = field(default_factory=ThreatModel)
     examples: Count = 10
@@ -221,7 +221,7 @@ class Plan:
         """Validate every value, and whether they go together."""
         mechanism_of(self.mechanism)
         if self.noise is not None:
-            object.__setattr__(self, "noise", CorrelatedNoise.of(self.noise))
+            object.__setattr__(self, "noise", NoiseScheme.of(self.noise))
         check_fields(self)
         if self.dim is not None:
             self.check_size(self.dim)
@@ -369,7 +369,7 @@ class Plan:
                 known_keys(_table(values, name), [entry.name for entry in fields(table)], f"{name}.", needed=required)
                 values[name] = table(**values[name])
         if values.get("noise") is not None:
-            values["noise"] = CorrelatedNoise.of(values["noise"])
+            values["noise"] = NoiseScheme.of(values["noise"])
         participation: dict[str, Any] = {"clients": 40, "rounds": 100} | _popped(values, Participation)
         protected = values.get("records") or Users()
         is_ordered = participation.get("min_separation", 1) != 1 or values.get("noise") is not None

@@ -6,7 +6,7 @@ only `guarantee` needs the accountant.
 """
 
 import json
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -20,6 +20,7 @@ import numpy as np
 from rqm import kernels
 from rqm._util.checks import floats, not_finite, padded, real, shown, sums, whole
 from rqm.accounting.participation import Participation, ThreatModel, default_delta
+from rqm.bounds import EpsilonResult
 from rqm.core.quantizer import Quantizer, quantizer_for
 from rqm.core.transform import (
     FLOAT_ROOM,
@@ -30,13 +31,12 @@ from rqm.core.transform import (
     rotation_seed,
     second_clip,
 )
-from rqm.correlated.noise import CorrelatedNoise, NoiseState, check_state
+from rqm.correlated.scheme import NoiseScheme, NoiseState, check_state
 from rqm.correlated.server_noise import Seeds, ServerNoise, server_noise
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.randomness import SecureRandom, SeededRandom, require, require_secure
 
 if TYPE_CHECKING:
-    from rqm.accounting.accountant import EpsilonResult
     from rqm.accounting.calibration import Target
     from rqm.accounting.guarantee import Guarantee
     from rqm.accounting.release import Release
@@ -44,16 +44,10 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 2
 """The version of `BaseMean.to_dict`."""
-PUBLIC_FIELDS = ("seed", "rounds")
-"""Fields that change no guarantee of a single release."""
 PLAIN_FIELDS = ("dim", "l2_clip", "rotate", "record_clip", "sampling_rate", "zero_distance", "delta", "seed")
 """Fields that are numbers or flags."""
 MAX_CLIENTS_WITH_INTERIOR_LEVELS = 200
 """The most clients for which ε takes seconds if levels lie inside the clip."""
-MAX_MODULUS = 2**31
-"""Sums are signed 32-bit integers."""
-NORMAL_QUANTILES = np.array([NormalDist().inv_cdf((index + 0.5) / 1000) for index in range(1000)])
-"""A thousand rotated coordinates, in units of their root mean square."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +70,14 @@ class BaseMean(ABC):
     threat_model: ThreatModel
     l2_clip: float | None = 1.0
     rotate: bool = True
-    noise: CorrelatedNoise | None = None
+    noise: NoiseScheme | None = None
     coordinates: int = None  # type: ignore[assignment]  # None: all; resolved at construction
     zero_distance: float = 1.0
-    delta: float | None = None
+    delta: float = None  # type: ignore[assignment]  # None: by `_default_delta`; resolved at construction
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Validate everything."""
-        self._set("dim", whole("dim", self.dim, 1))
         if not isinstance(self.rotate, bool):
             raise TypeError(f"rotate = {shown(self.rotate)}: must be true or false")
         for name, expected in (("participation", Participation), ("threat_model", ThreatModel)):
@@ -95,38 +88,33 @@ class BaseMean(ABC):
                 f"unit = {self.threat_model.unit!r}: must be {self.unit!r} for a {type(self).__name__}; "
                 "rqm.PrivateMean is for users, rqm.PrivateRecordMean for records"
             )
-        count = sent_coordinates(self.dim, self.rotate, self.coordinates)
-        self._set("coordinates", mechanism_of(self.mechanism).message_length(count))
-        self._set("seed", whole("seed", self.seed, 0))
-        self._set_positive("l2_clip")
-        delta = self._default_delta() if self.delta is None else self.delta
-        self._set("delta", real("delta", delta, "above 0 and below 1", 0, 1))
-        if self.noise is not None:
-            self._set("noise", CorrelatedNoise.of(self.noise))
+        dim = whole("dim", self.dim, 1)
+        count = sent_coordinates(dim, self.rotate, self.coordinates)
+        values = {
+            "dim": dim,
+            "coordinates": mechanism_of(self.mechanism).message_length(count),
+            "seed": whole("seed", self.seed, 0),
+            "delta": real(
+                "delta", self._default_delta() if self.delta is None else self.delta, "above 0 and below 1", 0, 1
+            ),
+            "noise": None if self.noise is None else NoiseScheme.of(self.noise),
+        }
+        for name in ("l2_clip", "record_clip"):
+            if (clip := getattr(self, name)) is not None:
+                values[name] = real(name, clip, "a positive finite number", 0, inf)
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
         self.threat_model.check(self.participation)
         self._check()
-        self._check_combination()
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
-    def _set_positive(self, name: str) -> None:
-        if (value := getattr(self, name)) is not None:
-            self._set(name, real(name, value, "a positive finite number", 0, inf))
 
     def _default_delta(self) -> float:
         """δ where none is given."""
         return default_delta(self.participation.population)
 
-    @abstractmethod
     def _check(self) -> None:
-        """Refuse what no bound is known for with this unit of privacy."""
-
-    def _check_combination(self) -> None:
         """Refuse a combination that has no guarantee, or that cannot be encoded."""
         mechanism = self.mechanism
-        if self.noise is not None:
-            self._check_noise(self.noise)
+        self.threat_model.check_mechanism(mechanism, self.noise, self.participation)
         if self.is_subset and (self.l2_clip is None or not self.rotate):
             raise ValueError(
                 f"coordinates = {self.coordinates}: must come with an L2 clip and a rotation, so that all "
@@ -137,7 +125,7 @@ class BaseMean(ABC):
                 f"coordinates = {self.coordinates}: must not be given with correlated noise, as every round "
                 "chooses other coordinates"
             )
-        if mechanism.has_integer_messages and self.modulus > MAX_MODULUS:
+        if mechanism.has_integer_messages and self.modulus > 2**31:  # sums are signed
             raise ValueError(
                 f"clients = {self.participation.clients}: a sum of messages of {mechanism.discrete.levels} levels "
                 "does not fit 31 bits: must be fewer clients, or fewer levels"
@@ -146,34 +134,8 @@ class BaseMean(ABC):
             raise ValueError(
                 f"mechanism = {mechanism.kind!r}: must come without correlated noise, and with all coordinates"
             )
-        if mechanism.is_local and mechanism.has_integer_messages and self.threat_model.honest_clients != 1:
-            raise ValueError(
-                f"honest_clients = {self.threat_model.honest_clients}: must be 1 with {mechanism.kind}, a local "
-                "mechanism whose messages are accounted for one by one"
-            )
         if mechanism.needs_l2_clip and self.l2_clip is None:
             raise ValueError(f"l2_clip = None: must be given for the mechanism {mechanism.kind}, whose noise it scales")
-        if mechanism.correlation is not None:
-            self.participation.check_bands(mechanism.correlation.bands)
-
-    def _check_noise(self, noise: CorrelatedNoise) -> None:
-        """Refuse correlated noise where the proof does not cover it."""
-        mechanism, threat_model = self.mechanism, self.threat_model
-        if threat_model.adversary != "server":
-            raise ValueError(
-                f"noise = {noise}: must come with adversary = 'server', whose guarantee covers outsiders too"
-            )
-        if threat_model.honest_fraction is not None:
-            raise ValueError(
-                f"honest_fraction = {threat_model.honest_fraction}: must be a number of clients of every round with "
-                "correlated noise; give honest_clients instead"
-            )
-        if mechanism.has_integer_messages:
-            noise.check_integers()
-        elif mechanism.gaussian_multiplier is None or not mechanism.trusted_server or mechanism.correlation is not None:
-            raise ValueError(
-                f"noise = {noise}: must come with two levels, or a trusted server's Gaussian; not with {mechanism.kind}"
-            )
 
     # -- messages -----------------------------------------------------------------------------
 
@@ -205,13 +167,14 @@ class BaseMean(ABC):
     @property
     def wire_bits(self) -> int | None:
         """Bits of a participation's messages under secure aggregation, per coordinate; None: floats."""
-        if not self.has_integer_messages:
+        if not self.mechanism.has_integer_messages:
             return None
         return self._sum_bits(self.participation.clients) * (2 if self.has_second_message else 1)
 
     def _sum_bits(self, clients: int) -> int:
-        bits: int = self.mechanism.discrete.sum_bits(clients)
-        return bits
+        if self.noise is not None and self.has_second_message:
+            return self.noise.sum_bits(self.participation.clients, self.participation.clients)
+        return self.mechanism.discrete.sum_bits(clients)
 
     @property
     def l2_bound(self) -> float:
@@ -228,7 +191,7 @@ class BaseMean(ABC):
     @cached_property
     def quantizer(self) -> Quantizer:
         """How transformed vectors become messages."""
-        is_unbounded = self.l2_clip is None and not self.has_integer_messages
+        is_unbounded = self.l2_clip is None and not self.mechanism.has_integer_messages
         bound = inf if is_unbounded else self.l2_bound
         return quantizer_for(self.mechanism, self.coordinates, bound, checks_length=self.l2_clip is not None)
 
@@ -285,7 +248,7 @@ class BaseMean(ABC):
         noise = self._correlated_noise()
         return noise.settle(check_state(noise_state, self.coordinates), self.modulus)
 
-    def _correlated_noise(self) -> CorrelatedNoise:
+    def _correlated_noise(self) -> NoiseScheme:
         if self.noise is None:
             raise ValueError(
                 "noise = None: must be rqm.CorrelatedNoise(…) to begin and settle noise; independent noise has no state"
@@ -392,7 +355,7 @@ class BaseMean(ABC):
         Returns:
             The noise; None if clients send integers.
         """
-        if self.has_integer_messages:
+        if self.mechanism.has_integer_messages:
             return None
         return server_noise(self.mechanism, self.noise, self.participation.rounds, seeds)
 
@@ -408,7 +371,7 @@ class BaseMean(ABC):
         Returns:
             The sum as it is revealed.
         """
-        if self.has_integer_messages:
+        if self.mechanism.has_integer_messages:
             return total.bitwise_and_(2 ** self._sum_bits(clients) - 1)
         std = self.mechanism.sum_noise_std(clients)
         if not std:
@@ -443,7 +406,7 @@ class BaseMean(ABC):
         total = sums("total", total) if kernels.backend(total) is None else total
         if tuple(total.shape) != (self.coordinates,):
             raise ValueError(f"total has shape {tuple(total.shape)}: must be ({self.coordinates},)")
-        if self.has_second_message and self.has_integer_messages:  # the representative nearest to the center
+        if self.has_second_message and self.mechanism.has_integer_messages:  # the representative nearest to the center
             half = self.modulus // 2
             total, check = (total - survivors // 2 + half) % self.modulus - half + survivors // 2, False
         mean = self.quantizer.decode(total, survivors, check=check)
@@ -473,7 +436,8 @@ class BaseMean(ABC):
         if not mechanism.has_integer_messages:
             return choice + (mechanism.sum_noise_std(clients) * self.sensitivity_clip / clients) ** 2
         coordinate = (self.l2_clip if client_length is None else client_length) / sqrt(self.coordinates)
-        return choice + float(mechanism.discrete.variance(coordinate * NORMAL_QUANTILES).mean()) / clients
+        quantiles = np.array([NormalDist().inv_cdf((index + 0.5) / 1000) for index in range(1000)])
+        return choice + float(mechanism.discrete.variance(coordinate * quantiles).mean()) / clients
 
     # -- what is guaranteed -------------------------------------------------------------------
 
@@ -497,8 +461,7 @@ class BaseMean(ABC):
         """
         from rqm.accounting.calibration import Target  # noqa: PLC0415 (takes the compiler)
 
-        assert self.delta is not None
-        return Target(epsilon, self.delta, self.participation, self.threat_model, self.coordinates, self.l2_bound)
+        return Target(epsilon, self.delta, self.participation, self.threat_model, self.release)
 
     @property
     def is_accounted_in_seconds(self) -> bool:
@@ -532,7 +495,7 @@ class BaseMean(ABC):
             self.release,
             self.participation,
             self.threat_model,
-            self._delta(delta),
+            self.delta if delta is None else delta,
             charges,
             parameters=self.dim,
             bits_under_secagg=self.wire_bits,
@@ -540,7 +503,7 @@ class BaseMean(ABC):
             subset=subset,
         )
 
-    def account(self, charges: Mapping[int, int] | None = None, delta: float | None = None) -> "EpsilonResult":
+    def account(self, charges: Mapping[int, int] | None = None, delta: float | None = None) -> EpsilonResult:
         """ε of all rounds, or of those that were charged: the number of `guarantee`, in less time.
 
         Args:
@@ -552,11 +515,9 @@ class BaseMean(ABC):
         """
         from rqm.accounting.accountant import account  # noqa: PLC0415 (takes the compiler)
 
-        return account(self.release, self.participation, self.threat_model, self._delta(delta), charges)
-
-    def _delta(self, delta: float | None) -> float:
-        assert self.delta is not None
-        return self.delta if delta is None else delta
+        return account(
+            self.release, self.participation, self.threat_model, self.delta if delta is None else delta, charges
+        )
 
     # -- to and from plain values ---------------------------------------------------------------
 
@@ -584,7 +545,9 @@ class BaseMean(ABC):
     def privacy_parameters(self) -> dict[str, Any]:
         """The values that the guarantee of one release depends on. Client, server and ledger must agree on them."""
         values = self.to_dict()
-        return {name: value for name, value in values.items() if name not in PUBLIC_FIELDS} | {"dim": self.coordinates}
+        return {name: value for name, value in values.items() if name not in ("seed", "rounds")} | {
+            "dim": self.coordinates
+        }
 
     @property
     def fingerprint(self) -> str:

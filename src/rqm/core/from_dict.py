@@ -8,11 +8,8 @@ from rqm.accounting.participation import Participation, ThreatModel
 from rqm.core.base import FORMAT_VERSION, PLAIN_FIELDS, BaseMean
 from rqm.core.private_mean import PrivateMean
 from rqm.core.record_mean import PrivateRecordMean
-from rqm.correlated.noise import CorrelatedNoise
+from rqm.correlated.scheme import NoiseScheme
 from rqm.registry import mechanism_from_dict
-
-MEANS: dict[str, type[BaseMean]] = {made.unit: made for made in (PrivateMean, PrivateRecordMean)}
-"""The classes by their unit of privacy."""
 
 
 def mean_from_dict(values: Mapping[str, Any]) -> BaseMean:
@@ -42,7 +39,8 @@ def mean_from_dict(values: Mapping[str, Any]) -> BaseMean:
     known_keys(values, all_names, needed=all_names)
     arguments = {name: values[name] for name in names}
     arguments["mechanism"] = mechanism_from_dict(values["mechanism"])
-    arguments["noise"] = None if values["noise"] is None else CorrelatedNoise.of(values["noise"])
+    arguments["noise"] = None if values["noise"] is None else NoiseScheme.of(values["noise"])
     for name, table in (("participation", Participation), ("threat_model", ThreatModel)):
         arguments[name] = table(**{key: values[key] for key in tables[table]})
-    return MEANS[arguments["threat_model"].unit].from_arguments(arguments)
+    classes: dict[str, type[BaseMean]] = {made.unit: made for made in (PrivateMean, PrivateRecordMean)}
+    return classes[arguments["threat_model"].unit].from_arguments(arguments)

@@ -5,7 +5,6 @@ from typing import ClassVar, final
 
 from rqm.accounting.participation import ThreatModel
 from rqm.core.base import BaseMean
-from rqm.correlated.noise import CorrelatedNoise
 
 
 @final
@@ -52,24 +51,7 @@ class PrivateMean(BaseMean):
 
     threat_model: ThreatModel = field(default_factory=ThreatModel)
 
-    def _check(self) -> None:
-        """Nothing more to refuse for users."""
-
-    def _check_noise(self, noise: CorrelatedNoise) -> None:
-        """Refuse correlated noise where the proof does not cover it."""
-        if self.has_integer_messages and (self.mechanism.discrete.levels != 2 or not self.mechanism.discrete.is_affine):
-            raise ValueError(
-                f"noise = {noise}: must come with two levels outside the clip, those of StochasticRounding(levels=2); "
-                f"not with {self.mechanism.kind}"
-            )
-        super()._check_noise(noise)
-
     @property
     def has_second_message(self) -> bool:
         """Whether a client cancels its noise by a message of its own in the next round."""
         return self.noise is not None
-
-    def _sum_bits(self, clients: int) -> int:
-        if self.noise is None:
-            return super()._sum_bits(clients)
-        return self.noise.sum_bits(self.participation.clients, self.participation.clients)

@@ -17,9 +17,6 @@ from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.discrete import DiscreteMechanism
 from rqm.randomness import SecureRandom, SeededRandom, require
 
-FLOAT_ERROR = 2.0**-16
-"""Scaling and rotating in float32 lengthen a vector by no more than this fraction."""
-
 
 class Quantizer(Protocol):
     """Encodes transformed vectors, and decodes the sum of their messages."""
@@ -106,8 +103,9 @@ class CoordinateQuantizer:
             return (1 - FLOAT_ROOM) * self.l2_bound
         half_positions = sqrt(self.max_squares) - (sqrt(self.coordinates) if self.dropped_bits else 0.0)
         half_positions = 2.0**self.dropped_bits * half_positions - sqrt(self.coordinates)
+        float_error = 2.0**-16  # scaling and rotating in float32 lengthen a vector by no more than this fraction
         length = min(
-            (1 - FLOAT_ROOM) * self.l2_bound, (1 - FLOAT_ERROR) * half_positions / (2 * self.mechanism.sampler.scale)
+            (1 - FLOAT_ROOM) * self.l2_bound, (1 - float_error) * half_positions / (2 * self.mechanism.sampler.scale)
         )
         if not length > self.l2_bound / 2:
             raise ValueError(

@@ -19,16 +19,10 @@ from rqm.accounting.participation import ThreatModel
 from rqm.core.base import BaseMean
 from rqm.core.quantizer import Quantizer, quantizer_for
 from rqm.core.transform import FLOAT_ROOM, clip_and_rotate, torch_backend
-from rqm.correlated.noise import CorrelatedNoise
 
 if TYPE_CHECKING:
     from rqm.accounting.calibration import RecordTarget
     from rqm.accounting.record_release import RecordRelease
-
-RECORDS_PER_BLOCK = 128
-"""Records are added up in blocks, and then the blocks, so that float errors stay below `FLOAT_ROOM` of a record."""
-MAX_CLIP_RATIO = 2**14
-"""The largest bound of a silo over a record's clip, so that float errors of scaling and rotating stay small."""
 
 
 @final
@@ -100,10 +94,9 @@ class PrivateRecordMean(BaseMean):
 
     def _check(self) -> None:
         """Refuse what no bound is known for with records."""
-        self._set_positive("record_clip")
         if self.sampling_rate is not None:
             rate = real("sampling_rate", self.sampling_rate, "above 0 and at most 1", 0, 1, closed="]")
-            self._set("sampling_rate", rate)
+            object.__setattr__(self, "sampling_rate", rate)
         for name in ("record_clip", "l2_clip"):
             if getattr(self, name) is None:
                 raise ValueError(
@@ -112,9 +105,10 @@ class PrivateRecordMean(BaseMean):
                 )
         assert self.record_clip is not None
         assert self.l2_clip is not None
-        if not self.record_clip <= self.l2_clip <= MAX_CLIP_RATIO * self.record_clip:
+        max_ratio = 2**14  # so that float errors of scaling and rotating stay small
+        if not self.record_clip <= self.l2_clip <= max_ratio * self.record_clip:
             raise ValueError(
-                f"l2_clip = {self.l2_clip:g}: must be from 1 to {MAX_CLIP_RATIO} times a record's clip "
+                f"l2_clip = {self.l2_clip:g}: must be from 1 to {max_ratio} times a record's clip "
                 f"({self.record_clip:g})"
             )
         if self.is_subset:
@@ -129,6 +123,12 @@ class PrivateRecordMean(BaseMean):
             raise ValueError(
                 f"mechanism = {mechanism.kind!r}: no bound is known for records; must be integer noise "
                 "(discrete-gaussian, skellam, binomial), levels outside the clip, or gaussian"
+            )
+        super()._check()
+        if self.noise is not None and self.participation.window == 1:
+            raise ValueError(
+                "min_separation = 1: must be larger with correlated noise: it is the number of rounds after which a "
+                "record returns"
             )
         _ = self.record_length
 
@@ -148,22 +148,6 @@ class PrivateRecordMean(BaseMean):
         if self.participation.limit < self.participation.rounds:
             raise ValueError(
                 "sampling_rate: must be given without max_participations and min_separation: each round samples anew"
-            )
-
-    def _check_noise(self, noise: CorrelatedNoise) -> None:
-        """Refuse correlated noise where the proof does not cover it."""
-        super()._check_noise(noise)
-        if noise.residual_std:
-            raise ValueError("noise.residual_std: must be 0 for records: a silo cancels all of its transient noise")
-        if self.participation.window == 1:
-            raise ValueError(
-                "min_separation = 1: must be larger with correlated noise: it is the number of rounds "
-                "after which a record returns"
-            )
-        if self.has_integer_messages and self.mechanism.discrete.additive is None:
-            raise ValueError(
-                f"mechanism = {self.mechanism.kind!r}: must be integer noise of the silo's own (discrete-gaussian) "
-                "with correlated noise"
             )
 
     @property
@@ -208,17 +192,7 @@ class PrivateRecordMean(BaseMean):
         """
         from rqm.accounting.calibration import RecordTarget  # noqa: PLC0415 (takes the compiler)
 
-        assert self.delta is not None
-        return RecordTarget(
-            epsilon,
-            self.delta,
-            self.participation,
-            self.threat_model,
-            self.coordinates,
-            self.l2_bound,
-            record_clip=self.sensitivity_clip,
-            sampling_rate=self.sampling_rate,
-        )
+        return RecordTarget(epsilon, self.delta, self.participation, self.threat_model, self.release)
 
     @cached_property
     def record_length(self) -> float:
@@ -263,8 +237,9 @@ class PrivateRecordMean(BaseMean):
         if rows.ndim != 2 or rows.shape[1] != self.dim:
             raise ValueError(f"rows have shape {tuple(rows.shape)}: must be (records, {self.dim})")
         clipped, _ = clip_and_rotate(rows, self.record_length, None)
-        for start in range(0, max(len(rows), 1), RECORDS_PER_BLOCK):
-            block = clipped[start : start + RECORDS_PER_BLOCK]
+        size = 128  # records are added up in blocks, so that float errors stay below `FLOAT_ROOM` of a record
+        for start in range(0, max(len(rows), 1), size):
+            block = clipped[start : start + size]
             total = block.sum(axis=0) if torch_transform is None else torch_transform.sum_rows(block)
             if earlier is None:
                 earlier = RecordSum(total, len(block))

@@ -14,6 +14,7 @@ from rqm.accounting.calibration import (
 from rqm.accounting.guarantee import Guarantee
 from rqm.accounting.participation import Participation, ThreatModel, default_delta, implied_sampling
 from rqm.accounting.profiles import poisson_sampled_gaussian
+from rqm.accounting.release import Release
 from rqm.bounds import Adversary, Bound, Neighboring, PrivacyProfile, compose
 from rqm.bounds import epsilon as epsilon_of
 from rqm.core.base import BaseMean, sent_coordinates
@@ -22,11 +23,11 @@ from rqm.core.record_mean import PrivateRecordMean
 from rqm.core.transform import second_clip
 from rqm.correlated.factorization import Workload
 from rqm.correlated.iterates import iterate_noise
-from rqm.correlated.noise import CorrelatedNoise
+from rqm.correlated.scheme import NoiseScheme
 from rqm.mechanisms.base import Mechanism
 from rqm.mechanisms.gaussian import Gaussian
 
-Noise = Literal["independent", "correlated"] | CorrelatedNoise
+Noise = Literal["independent", "correlated"] | NoiseScheme
 AnyMean = TypeVar("AnyMean", bound=BaseMean)
 
 
@@ -89,8 +90,9 @@ def private_mean(  # noqa: PLR0913 (all that a run is)
     >>> mean.mechanism.bits, mean.guarantee().epsilon <= 1
     (1, True)
     """
-    participation = _participation(
-        clients, rounds, population, max_participations, min_separation, min_survivors, adversary, honest_fraction
+    sampling = implied_sampling(adversary, honest_fraction, min_separation)
+    participation = Participation(
+        clients, rounds, population, sampling, max_participations, min_separation, min_survivors
     )
     threat_model = ThreatModel(
         adversary=adversary, neighboring=neighboring, honest_clients=honest_clients, honest_fraction=honest_fraction
@@ -152,29 +154,13 @@ def private_record_mean(  # noqa: PLR0913 (all that a run is)
     Raises:
         ValueError: If no noise reaches ε, or the given mechanism has a larger ε.
     """
-    participation = _participation(
-        clients, rounds, None, max_participations, min_separation, min_survivors, "server", None
-    )
+    sampling = implied_sampling("server", None, min_separation)
+    participation = Participation(clients, rounds, None, sampling, max_participations, min_separation, min_survivors)
     threat_model = ThreatModel(unit="record", neighboring=neighboring, honest_clients=honest_clients)
     values: dict[str, Any] = {"dim": dim, "participation": participation, "threat_model": threat_model, "delta": delta}
     values |= {"l2_clip": l2_clip, "rotate": rotate, "seed": seed}
     values |= {"record_clip": record_clip, "sampling_rate": sampling_rate}
     return _find(PrivateRecordMean, values, mechanism, epsilon, noise, workload)
-
-
-def _participation(
-    clients: int,
-    rounds: int,
-    population: int | None,
-    max_participations: int | None,
-    min_separation: int,
-    min_survivors: int | None,
-    adversary: Adversary,
-    honest_fraction: float | None,
-) -> Participation:
-    """Who takes part, with the sampling that the questions assume."""
-    sampling = implied_sampling(adversary, honest_fraction, min_separation)
-    return Participation(clients, rounds, population, sampling, max_participations, min_separation, min_survivors)
 
 
 def _find(
@@ -186,12 +172,12 @@ def _find(
     workload: Workload | None = None,
 ) -> AnyMean:
     """A private mean with a given mechanism, or with one that is found."""
-    if not isinstance(noise, CorrelatedNoise) and noise not in ("independent", "correlated"):
+    if not isinstance(noise, NoiseScheme) and noise not in ("independent", "correlated"):
         raise ValueError(f"noise = {shown(noise)}: must be 'independent', 'correlated', or rqm.CorrelatedNoise(…)")
     if mechanism is not None:
         if noise == "correlated":
             raise ValueError("noise = 'correlated': must be rqm.CorrelatedNoise(…) where a mechanism is given")
-        correlated = noise if isinstance(noise, CorrelatedNoise) else None
+        correlated = noise if isinstance(noise, NoiseScheme) else None
         mean = mean_class(**values, mechanism=mechanism, noise=correlated)
         if epsilon is not None:
             reached = mean.guarantee().epsilon
@@ -207,15 +193,14 @@ def _find(
         raise ValueError(
             "mechanism = None: must be given unless vectors are clipped in L2 (l2_clip) and rotated (rotate)"
         )
-    if isinstance(noise, CorrelatedNoise):
+    if isinstance(noise, NoiseScheme):
         raise ValueError(
             f"noise = {shown(noise)}: must be 'correlated' where no mechanism is given, as both are searched for"
         )
     # Check all values but the mechanism with a trusted server's Gaussian, which is allowed with all of them.
     baseline = mean_class(
-        **values, mechanism=Gaussian(1.0), noise=CorrelatedNoise(1.0) if noise == "correlated" else None
+        **values, mechanism=Gaussian(1.0), noise=NoiseScheme.of(1.0) if noise == "correlated" else None
     )
-    assert baseline.delta is not None
     target = baseline.target(epsilon)
     try:
         if noise == "correlated":
@@ -317,9 +302,8 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     """
     real("epsilon", epsilon, "a positive finite number", 0, float("inf"))
     limit = max_participations if adversary == "server" else None
-    participation = _participation(
-        clients, rounds, population, limit, min_separation, min_survivors, adversary, honest_fraction
-    )
+    sampling = implied_sampling(adversary, honest_fraction, min_separation)
+    participation = Participation(clients, rounds, population, sampling, limit, min_separation, min_survivors)
     delta = default_delta(population) if delta is None else delta
     if neighboring == "add-or-remove-one":
         if mechanism != Gaussian.kind or adversary != "outsider":
@@ -332,7 +316,7 @@ def calibrate(  # noqa: PLR0913 (all that a run is)
     )
     count = sent_coordinates(dim, True, coordinates)
     bound = l2_clip * second_clip(count) if count < sent_coordinates(dim, True, None) else l2_clip
-    target = Target(epsilon, delta, participation, threat_model, count, bound)
+    target = Target(epsilon, delta, participation, threat_model, Release(Gaussian(1.0), count, bound))
     candidates = proposed(mechanism, options, target)
     mean = PrivateMean(
         dim=dim,

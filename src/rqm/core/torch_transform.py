@@ -16,11 +16,6 @@ from rqm.kernels.torch_backend import positions
 if TYPE_CHECKING:
     from rqm.core.transform import Rotation
 
-MAX_POSITION_ROWS = 64
-"""Rows whose integer positions are in memory at once."""
-MAX_ROW_NORM = 2.0**60
-"""Rows with a larger L2 norm are scaled down in two steps, or their squares would overflow float32."""
-
 
 def rotate(x: torch.Tensor, rotation: "Rotation") -> torch.Tensor:
     """The rows of `x`, times public signs, padded and transformed."""
@@ -177,10 +172,11 @@ def l2_clip(x: torch.Tensor, length: float | None) -> torch.Tensor:
 def _factors(x: torch.Tensor, length: float | None) -> tuple[torch.Tensor, torch.Tensor]:
     """The factor of each row, zero for rows that are not finite, and which rows are finite."""
     size = _size(x) if length is None else torch.linalg.vector_norm(x, 2, dim=1)
-    if length is not None and not x.is_cuda and not (size < MAX_ROW_NORM).all():
+    max_norm = 2.0**60  # squares of larger values would overflow float32
+    if length is not None and not x.is_cuda and not (size < max_norm).all():
         # The factor of such a row is no normal float: scale its largest value to `length` first.
         largest = torch.linalg.vector_norm(x, torch.inf, dim=1)
-        huge = torch.isfinite(largest) & ~(size < MAX_ROW_NORM)
+        huge = torch.isfinite(largest) & ~(size < max_norm)
         x[huge] = x[huge] / largest[huge, None] * length
         size = torch.where(huge, torch.linalg.vector_norm(x, dim=1), size)
     finite = torch.isfinite(size)
@@ -240,9 +236,8 @@ def squared_distances(sampler: IntegerSampler, x: torch.Tensor, dropped_bits: in
         return torch.from_numpy(
             _import_cpu_kernel().squares(sampler, x.detach().contiguous().numpy(), dropped_bits, threads)
         )
-    if len(x) > MAX_POSITION_ROWS:  # positions take several times the memory of the floats
-        return torch.cat(
-            [squared_distances(sampler, chunk, dropped_bits) for chunk in torch.split(x, MAX_POSITION_ROWS)]
-        )
+    max_rows = 64  # positions take several times the memory of the floats
+    if len(x) > max_rows:
+        return torch.cat([squared_distances(sampler, chunk, dropped_bits) for chunk in torch.split(x, max_rows)])
     distances: torch.Tensor = quantizer.squared_distances(sampler, positions(sampler, x), dropped_bits)
     return distances

@@ -13,7 +13,7 @@ NumPy arrays are transformed here, in float64; torch tensors in `torch_transform
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from math import erfc, exp, pi, sqrt
+from math import sqrt
 from typing import Any, final
 
 import numpy as np
@@ -25,14 +25,8 @@ from rqm.randomness import SeededRandom, Words
 
 ROTATION_STREAM, CHOICE_STREAM = 5, 8
 """The streams of a public seed for each round's rotation and choice of coordinates."""
-RADIX_BITS = 5
-"""The transform multiplies by Hadamard matrices of 2**5 rows, one factor after the other."""
-SAFE_SQUARES = 1e-200, 1e300
-"""Sums of squares in float64 that neither overflow nor lose precision."""
 FLOAT_ROOM = 2.0**-15
 """Vectors are scaled to this fraction below their bound, since float32 operations lengthen them slightly."""
-CLIP_DEVIATIONS = 3.0
-"""Standard deviations of a chosen vector's norm that the second clip does not cut off."""
 
 
 @final
@@ -216,10 +210,11 @@ def multiply_factors(x: Any, matrix: Callable[[int], Any]) -> Any:
         The transformed rows.
     """
     shape, bits, done = x.shape, x.shape[-1].bit_length() - 1, 0
+    factor_bits = 5  # the transform multiplies by Hadamard matrices of 2**5 rows, one factor after the other
     if shape[-1] != 1 << bits:
         raise ValueError(f"x has {shape[-1]} columns: must be a power of two")
     while done < bits:
-        step = min(RADIX_BITS, bits - done)
+        step = min(factor_bits, bits - done)
         # The first factor as one large product: many products with a single column are slow.
         x = matrix(step) @ x.reshape(-1, 1 << step, 1 << done) if done else x.reshape(-1, 1 << step) @ matrix(step)
         done += step
@@ -270,7 +265,7 @@ def clip_and_rotate(x: Any, length: float | None, rotation: Rotation | None) -> 
         return rows, finite
     x = floats("x", x)
     sums = _kernel().square_sums(x)
-    low, high = SAFE_SQUARES
+    low, high = 1e-200, 1e300  # sums of squares in float64 that neither overflow nor lose precision
     if not ((sums > low) & (sums < high)).all():
         x, finite = _clip_extremes(x, length)
         return (x if rotation is None else rotation.forward(x)), finite
@@ -308,13 +303,8 @@ def second_clip(count: int) -> float:
     >>> round(second_clip(16_384), 4)
     1.0166
     """
-    return 1 + CLIP_DEVIATIONS / sqrt(2 * whole("coordinates", count, 1))
-
-
-def mean_clipped_length(count: int) -> float:
-    """The fraction by which the second clip shortens a vector of norm C on average, if coordinates are Gaussian."""
-    deviation, tail = 1 / sqrt(2 * count), erfc(CLIP_DEVIATIONS / sqrt(2)) / 2
-    return deviation * (exp(-(CLIP_DEVIATIONS**2) / 2) / sqrt(2 * pi) - CLIP_DEVIATIONS * tail)
+    deviations = 3.0  # of a chosen vector's norm, which the second clip does not cut off
+    return 1 + deviations / sqrt(2 * whole("coordinates", count, 1))
 
 
 def max_clipped_length(count: int) -> float:

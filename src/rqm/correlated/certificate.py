@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rqm._util.checks import FloatArray, real, whole
-from rqm.bounds import Neighboring
-from rqm.certify.affine_rdp import end_pmfs, squared_distance
+from rqm._util.checks import FloatArray
+from rqm.bounds import Bound, GdpMu, Neighboring
+from rqm.certify.affine_rdp import end_pmfs
 from rqm.certify.distributions import splits
 from rqm.certify.gaussian_dp import BestEvents
 from rqm.certify.trials import CoordinateGdp
@@ -27,18 +27,22 @@ from rqm.correlated.handover import (
     ratio_above,
     shift_ratios,
 )
-from rqm.correlated.noise import CorrelatedNoise
+from rqm.correlated.integer_noise import IntegerNoise
+from rqm.correlated.scheme import Exposure
 from rqm.mechanisms.discrete import DiscreteMechanism
 
 ROUND_ERROR = 1e-9
 """Above the relative errors of the likelihood ratios of one round."""
 
 
-class _Coordinate(NamedTuple):
-    """One coordinate, of which a tail at each side is left out."""
+class Coordinate(NamedTuple):
+    """One coordinate, of which a tail at each side is left out, with each client's noise. `ends` are the pmfs at both
+    ends of the clip."""
 
     ends: tuple[tuple[float, ...], ...]
-    noise: CorrelatedNoise
+    transient: IntegerNoise
+    residual: IntegerNoise | None
+    gain: int
     honest: int
     separation: int
     neighboring: Neighboring
@@ -47,58 +51,38 @@ class _Coordinate(NamedTuple):
 
 def correlated_gdp(
     mechanism: DiscreteMechanism,
-    noise: CorrelatedNoise,
-    *,
-    honest: int,
-    separation: int,
-    dim: int,
-    l2_clip: float,
-    failure: float,
-    neighboring: Neighboring = "replace-one",
-) -> float:
-    """Certified μ of one participation in a run, for the integers that are sampled.
+    transient: IntegerNoise,
+    residual: IntegerNoise | None,
+    gain: int,
+    exposure: Exposure,
+) -> Bound:
+    """Certified μ of a user's participations, for the integers that are sampled.
 
     See docs/proofs/correlated.md#theorem-8.
 
     Args:
         mechanism: Stochastic rounding to two levels outside the clip.
-        noise: The correlated noise that each client adds.
-        honest: Number of honest clients in each of `separation` rounds from a participation on,
-            each of which delivers both of its messages.
-        separation: Rounds from one participation of a user to the next, at least.
-        dim: Number of coordinates.
-        l2_clip: L2 bound of a vector.
-        failure: Probability of the outcomes that μ leaves out.
-        neighboring: "replace-one" or "zero-out".
+        transient: The noise that each client cancels in the next round.
+        residual: The noise that is added `gain` times, of which all but one are canceled; None: there is none.
+        gain: See `residual`.
+        exposure: The participations.
 
     Returns:
-        μ, infinite if none is known.
-
-    Raises:
-        ValueError: If the mechanism is not stochastic rounding to two levels outside the clip.
-
-    >>> from rqm import StochasticRounding
-    >>> mechanism = StochasticRounding(clip=4 / 1024, levels=2, margin=33.0)
-    >>> who = {"honest": 100, "separation": 8, "dim": 2**20, "l2_clip": 1.0, "failure": 1e-9}
-    >>> round(correlated_gdp(mechanism, CorrelatedNoise(26.0), **who), 3)
-    0.612
+        The bound.
     """
-    honest = whole("honest", honest, 1)
-    dim = whole("dim", dim, 1)
-    separation = whole("separation", separation, 1)
-    failure = real("failure", failure, "above 0 and below 1", 0, 1)
-    real("l2_clip", l2_clip, "a positive finite number", 0, inf)
-    if not mechanism.is_affine or mechanism.levels != 2:
-        raise ValueError("noise: correlated noise must come with two levels outside the clip (mechanism 'rounding')")
-    tail = float(2.0 ** np.floor(np.log2(failure / (2 * dim))))
+    tail = float(2.0 ** np.floor(np.log2(exposure.failure / exposure.count / (2 * exposure.dim))))
     ends = end_pmfs(mechanism, "sampled")
-    coordinate = coordinate_gdp(_Coordinate(ends, noise, honest, separation, neighboring, tail))
-    distance = squared_distance(mechanism, l2_clip, neighboring)
-    return sqrt(min(distance * coordinate.per_square, dim * coordinate.largest))
+    coordinate = coordinate_gdp(
+        Coordinate(ends, transient, residual, gain, exposure.honest, exposure.separation, exposure.neighboring, tail)
+    )
+    squared = min(
+        (exposure.sensitivity / mechanism.clip) ** 2 * coordinate.per_square, exposure.dim * coordinate.largest
+    )
+    return Bound(GdpMu(sqrt(exposure.count * squared)), exposure.failure)
 
 
 @lru_cache(maxsize=256)
-def coordinate_gdp(coordinate: _Coordinate) -> CoordinateGdp:
+def coordinate_gdp(coordinate: Coordinate) -> CoordinateGdp:
     """μ² of one coordinate; any choice of paths is valid, and the least μ² that is found counts.
 
     See docs/proofs/correlated.md#lemma-7.
@@ -106,7 +90,7 @@ def coordinate_gdp(coordinate: _Coordinate) -> CoordinateGdp:
     fraction = 1.0
     best = _by_paths(coordinate, 1.0)
     # The rounding of few clients may be far from Gaussian. Then paths may be best that are longer than for Gaussians.
-    while not coordinate.noise.residual_std and coordinate.honest <= 200 and best.per_square < inf:
+    while coordinate.residual is None and coordinate.honest <= 200 and best.per_square < inf:
         by_paths = _by_paths(coordinate, fraction / 2)
         if by_paths.per_square >= 0.999 * best.per_square:
             break
@@ -114,31 +98,29 @@ def coordinate_gdp(coordinate: _Coordinate) -> CoordinateGdp:
     return best
 
 
-def _by_paths(coordinate: _Coordinate, fraction: float) -> CoordinateGdp:
+def _by_paths(coordinate: Coordinate, fraction: float) -> CoordinateGdp:
     """μ² by the path lengths that are best for Gaussian noise, if rounding has `fraction` of its variance."""
-    ends = np.array(coordinate.ends)
-    noise = coordinate.noise
-    honest = coordinate.honest
+    honest, gain = coordinate.honest, coordinate.gain
     rounding, rounding_variance, missing = _others_rounding(coordinate.ends, honest - 1)
-    transient, missing_transient = noise.summed(honest)
+    transient, missing_transient = coordinate.transient.summed(honest)
     missing += missing_transient
-    if noise.residual_std:
-        left, missing_left = noise.residual.summed(honest)
-        missing += missing_left
-        residual = ratio_above([left], pmf_variance(left), points=8)
-        ratios = shift_ratios(transient, noise.gain)
-        variances = pmf_variance(left), pmf_variance(transient), fraction * rounding_variance
-    else:
-        residual = None
+    if coordinate.residual is None:
+        residual, residual_variance = None, 0.0
         ratios = one_shift(ratio_above([transient], pmf_variance(transient)))
-        variances = 0.0, pmf_variance(transient), fraction * rounding_variance
-    rounds, _ = path_length(coordinate.separation, variances[0], variances[1], noise.gain, variances[2])
-    ratio = path_ratio(ratios, residual, rounding, variances, noise.gain, rounds)
+    else:
+        left, missing_left = coordinate.residual.summed(honest)
+        missing += missing_left
+        residual_variance = pmf_variance(left)
+        residual = ratio_above([left], residual_variance, points=8)
+        ratios = shift_ratios(transient, gain)
+    variances = residual_variance, pmf_variance(transient), fraction * rounding_variance
+    rounds, _ = path_length(coordinate.separation, *variances[:2], gain, variances[2])
+    ratio = path_ratio(ratios, residual, rounding, variances, gain, rounds)
     masses = ratio.probabilities.sum(), ratio.probabilities @ ratio.values + ratio.singular
     if ratio.probabilities.min() < 0 or not all(abs(mass - 1) < rounds * ROUND_ERROR for mass in masses):
         return CoordinateGdp(inf, inf)
     error = 2 * ROUND_ERROR * rounds / sqrt(ratio.variance) if ratio.variance else inf
-    return _from_ratio(ratio, ends, rounds * missing, error, coordinate)
+    return _from_ratio(ratio, np.array(coordinate.ends), rounds * missing, error, coordinate)
 
 
 def one_shift(ratio: Ratio) -> ShiftRatios:
@@ -168,7 +150,7 @@ def _others_rounding(ends: tuple[tuple[float, ...], ...], others: int) -> tuple[
     return ratio_above(pmfs, smallest_variance), smallest_variance, max(partial_sum.missing for partial_sum in sums)
 
 
-def _from_ratio(ratio: Ratio, ends: FloatArray, missing: float, error: float, coordinate: _Coordinate) -> CoordinateGdp:
+def _from_ratio(ratio: Ratio, ends: FloatArray, missing: float, error: float, coordinate: Coordinate) -> CoordinateGdp:
     """μ of the client's own rounded coordinate, with a relative error of μ².
 
     See docs/proofs/correlated.md#theorem-8.

@@ -10,7 +10,6 @@ mean square of the iterates' noise at sensitivity 1. Banded matrices are optimiz
 Choquette-Choo et al. (2023).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import ceil
@@ -167,6 +166,8 @@ def banded(workload: Workload, bands: int) -> Strategy:
     Returns:
         The strategy.
     """
+    from scipy.optimize import minimize  # noqa: PLC0415 (rare)
+
     bands = min(whole("bands", bands, 1), workload.rounds)
     if bands == 1:
         return Strategy(np.ones((workload.rounds, 1)))
@@ -180,7 +181,8 @@ def banded(workload: Workload, bands: int) -> Strategy:
 
     lags = np.arange(1, bands)
     start: Floats = np.cumprod((lags - 0.5) / lags, dtype=np.float64)  # of 1/√(1 − x)
-    best = _minimized(loss, start)
+    options: Any = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-9}
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
     coefficients = np.concatenate([[1.0], best])
     rows = np.where(np.arange(bands) <= np.arange(workload.rounds)[:, None], coefficients, 0.0)
     norms = np.linalg.norm(Strategy(rows).matrix, axis=0)
@@ -216,12 +218,3 @@ class _ToeplitzError:
         products = np.convolve(steps, inverse)[:rounds]
         by_band = -np.array([np.dot(slope[lag:], products[: rounds - lag]) for lag in range(len(bands))])
         return float(np.log(value)), by_band / value
-
-
-def _minimized(loss: Callable[[Floats], tuple[float, Floats]], start: Floats) -> Floats:
-    """The argument that minimizes a loss, which comes with its gradient."""
-    from scipy.optimize import minimize  # noqa: PLC0415 (rare)
-
-    options: Any = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-9}
-    solution: Floats = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
-    return solution

@@ -17,18 +17,19 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from rqm._util.checks import FloatArray
+from rqm.bounds import Bound, GdpMu
 from rqm.certify.gaussian_dp import BestEvents
 from rqm.correlated.certificate import ROUND_ERROR, one_shift
 from rqm.correlated.handover import path_length, path_ratio, pmf_variance, ratio_above
-from rqm.correlated.noise import CorrelatedNoise
-from rqm.kernels.integer_sampler import TABLE_BITS
+from rqm.correlated.integer_noise import IntegerNoise
+from rqm.correlated.scheme import Exposure
 from rqm.mechanisms.additive import Additive
 from rqm.mechanisms.sums import summed
 
 
 @lru_cache(maxsize=256)
 def slope_per_step(
-    mechanism: Additive, noise: CorrelatedNoise, honest: int, separation: int, tail: float = 1e-22
+    mechanism: Additive, transient: IntegerNoise, honest: int, separation: int, tail: float = 1e-22
 ) -> float:
     """κ: by how much Φ⁻¹ of an event's probability rises when a coordinate moves by one step.
 
@@ -36,7 +37,7 @@ def slope_per_step(
 
     Args:
         mechanism: The residual noise.
-        noise: The transient noise.
+        transient: The transient noise.
         honest: Number of honest silos in each round and in the next.
         separation: Rounds from one participation of a record to the next.
         tail: Probability at each side that is left out.
@@ -44,13 +45,14 @@ def slope_per_step(
     Returns:
         κ, infinite if none is known.
 
+    >>> from rqm.correlated.noise import discrete_gaussian
     >>> from rqm.mechanisms.additive import DiscreteGaussian
     >>> mechanism = DiscreteGaussian(clip=1.0, scale=0.04, steps=255, bits=12)
-    >>> round(slope_per_step(mechanism, CorrelatedNoise(60.0), 4, 8), 4)
+    >>> round(slope_per_step(mechanism, discrete_gaussian(60.0), 4, 8), 4)
     0.0443
     """
     pmfs, missing, negligible = [], 0.0, 1e-48
-    for pmf in (mechanism.core[0], noise.units / 2.0**TABLE_BITS):
+    for pmf in (mechanism.core[0], transient.pmf):
         total, _ = summed(pmf, honest, negligible, max_direct_copies=2)
         pmfs.append(total / total.sum())
         missing += 4 * honest * len(pmf) * negligible
@@ -114,50 +116,37 @@ def tail_failure(kappa: float, steps: float, dim: int, count: int, mu: float, ta
     return float(max(1, ceil(steps)) * ndtr(ndtri(min(left_out, 0.5)) + mu))
 
 
-def fixed_order_gdp(
-    mechanism: Additive,
-    noise: CorrelatedNoise,
-    *,
-    honest: int,
-    separation: int,
-    dim: int,
-    sensitivity: float,
-    count: int,
-    failure: float,
-) -> tuple[float, float]:
-    """μ of a record over all rounds that it is in, and the probability of the outcomes that it
-    leaves out.
+def fixed_order_gdp(mechanism: Additive, transient: IntegerNoise, exposure: Exposure) -> Bound:
+    """Certified μ of a record over all rounds that it is in, except for outcomes with a failure probability.
 
     See docs/proofs/correlated.md#theorem-15.
 
     Args:
         mechanism: The residual noise.
-        noise: The transient noise.
-        honest: Number of honest silos in each round and in the next.
-        separation: Rounds from one participation of a record to the next.
-        dim: Number of coordinates.
-        sensitivity: How far a record moves its silo's vector in L2.
-        count: Rounds that the record is in.
-        failure: The largest probability that may be left out.
+        transient: The transient noise.
+        exposure: The rounds that the record is in.
 
     Returns:
-        μ and the failure probability; μ is infinite if none is known.
+        The bound; its failure probability is 1 if it cannot be as small as is asked for, and its μ is infinite if
+        none is known.
 
-    >>> from rqm.bounds import gaussian_epsilon
+    >>> from rqm.bounds import epsilon
+    >>> from rqm.correlated.noise import discrete_gaussian
     >>> from rqm.mechanisms.additive import DiscreteGaussian
     >>> mechanism = DiscreteGaussian(clip=1.0, scale=0.04, steps=255, bits=12)
-    >>> options = {"honest": 4, "separation": 8, "dim": 64, "sensitivity": 0.2, "count": 2}
-    >>> mu, failure = fixed_order_gdp(mechanism, CorrelatedNoise(60.0), **options, failure=1e-8)
-    >>> round(gaussian_epsilon(mu, 1e-6 - failure), 2)
+    >>> exposure = Exposure("record", honest=4, separation=8, dim=64, sensitivity=0.2, failure=1e-8, count=2)
+    >>> round(epsilon(fixed_order_gdp(mechanism, discrete_gaussian(60.0), exposure), 1e-6), 2)
     8.41
     """
-    steps = sensitivity / mechanism.clip * mechanism.steps / 2
+    steps = exposure.sensitivity / mechanism.clip * mechanism.steps / 2
+    smallest_mu = inf
     for tail in (1e-22, 1e-25, 1e-28):  # so small that they add up to nothing over all steps
-        kappa = slope_per_step(mechanism, noise, honest, separation, tail)
-        mu = sqrt(count) * kappa * steps
+        kappa = slope_per_step(mechanism, transient, exposure.honest, exposure.separation, tail)
+        mu = sqrt(exposure.count) * kappa * steps
         if mu == inf:
             break
-        left_out = tail_failure(kappa, steps, dim, count, mu, tail)
-        if left_out < failure:
-            return mu, left_out
-    return inf, 0.0
+        failure = tail_failure(kappa, steps, exposure.dim, exposure.count, mu, tail)
+        if failure < exposure.failure:
+            return Bound(GdpMu(mu), failure)
+        smallest_mu = min(smallest_mu, mu)
+    return Bound(GdpMu(smallest_mu), 1.0)

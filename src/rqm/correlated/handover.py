@@ -69,40 +69,31 @@ def best_step(residual: float, transient: float, gain: int, rounding: float, lat
     Returns:
         The step.
     """
-    by_rounding = 1 / rounding if rounding else inf
 
     def step(e: float, c: float) -> PathStep:
         onward = max(0.0, 1 - e - c) if later < inf else 0.0
         squared = (e**2 / residual if e else 0.0) + (1 - c - gain * e) ** 2 / transient
-        return PathStep(
-            e, c, onward, squared + (c**2 * by_rounding if c else 0.0) + (later * onward**2 if onward else 0.0)
-        )
+        if c:
+            squared += c**2 / rounding if rounding else inf
+        return PathStep(e, c, onward, squared + (later * onward**2 if onward else 0.0))
 
     if not residual:
         if later == inf:
             return step(0.0, 1.0)
-        ahead = 1 / transient + later
-        return step(0.0, ahead / (ahead + by_rounding)) if rounding else step(0.0, 0.0)
-    own_weight = 1 / residual + gain**2 / transient
+        ahead = rounding * (1 / transient + later)
+        return step(0.0, ahead / (1 + ahead))
+    e_of_last = 1 / (1 + rounding * (1 / residual + (gain - 1) ** 2 / transient))
+    if later == inf:
+        return step(e_of_last, 1 - e_of_last)
+    own_weight = 1 / residual + gain**2 / transient + later
     across = gain / transient + later
     only = 1 / transient + later
-
-    def last_step() -> PathStep:
-        e = 1.0 if not rounding else by_rounding / (1 / residual + (gain - 1) ** 2 / transient + by_rounding)
-        return step(e, 1 - e)
-
-    if later == inf:
-        return last_step()
-    without_rounding = step(min(1.0, across / (own_weight + later)), 0.0)
-    if not rounding:
-        return without_rounding
-    slope = only + by_rounding
-    determinant = (own_weight + later) * slope - across**2
-    e = (across * slope - across * only) / determinant
-    c = ((own_weight + later) * only - across**2) / determinant
+    determinant = own_weight + rounding * (own_weight * only - across**2)
+    c = rounding * (own_weight * only - across**2) / determinant
     if c <= 0:
-        return without_rounding
-    return step(e, c) if e + c <= 1 else last_step()
+        return step(min(1.0, across / own_weight), 0.0)
+    e = across / determinant
+    return step(e, c) if e + c <= 1 else step(e_of_last, 1 - e_of_last)
 
 
 def path_length(

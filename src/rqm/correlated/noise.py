@@ -1,81 +1,49 @@
-"""Correlated noise: what a client adds to its integers and cancels one round later.
+"""Correlated noise of two parts: what a client adds to its integers and cancels one round later.
 
-Discrete Gaussian noise as a table of integers, drawn as every mechanism's outcomes are
-(`kernels/`), so that what is sampled is known exactly. Outcomes that are rarer than half a unit
-of the table do not occur.
+Both parts are discrete Gaussian noise as a table of integers (`integer_noise.py`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from fractions import Fraction
-from functools import cached_property
-from math import ceil, inf, log2
-from typing import Any, Self, final
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, hypot, inf, sqrt
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import numpy as np
 
-from rqm import kernels
-from rqm._util.checks import FloatArray, known_keys, real, shown, whole
-from rqm.kernels.integer_sampler import TABLE_BITS, IntArray, IntegerSampler, grid_sampler
-from rqm.mechanisms.sums import NEGLIGIBLE, summed
+from rqm._util.checks import real, whole
+from rqm.bounds import Bound, Unit
+from rqm.correlated.integer_noise import IntegerNoise
+from rqm.correlated.scheme import Exposure, NoiseScheme, NoiseState
+from rqm.correlated.server_noise import Seeds, TransientNoise
+from rqm.mechanisms.base import Mechanism
 from rqm.randomness import expanded
+
+if TYPE_CHECKING:
+    from rqm.correlated.factorization import Workload
+    from rqm.correlated.iterates import IterateNoise
 
 MIN_STD, MAX_STD = 0.5, 2.0**11
 """Standard deviations of integer noise, in steps, whose table has fewer than 2¹⁶ outcomes."""
-MAX_GAIN = 1024
-"""The largest number of times that residual noise is added."""
-MAX_ZEROS = 128
-"""The most coordinates whose noise may be zero everywhere: each is with probability at most .79, all with 8e-14."""
-MAX_SAMPLES_AT_ONCE = 2**28
-"""Samples of all clients' noise that are drawn at once, to bound memory."""
-SUM_NOISE_DEVIATIONS = 6.0
-"""Standard deviations of the noise of a round, to each side, that fit below the modulus."""
+ROUNDING_STD = 0.5
+"""The standard deviation of rounding half-way between two levels, in steps."""
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class NoiseState:
-    """The noise of one participation. It is secret. The caller uses it once: for one message and one settlement.
-
-    Attributes:
-        added: Integers that are added to the first message.
-        canceled: Integers that are subtracted one round later.
-    """
-
-    added: Any
-    canceled: Any
-
-
-def check_state(state: object, length: int | None = None) -> NoiseState:
-    """Refuse what is not the noise of a vector of this length.
+@lru_cache(maxsize=64)
+def discrete_gaussian(std: float) -> IntegerNoise:
+    """Discrete Gaussian noise.
 
     Args:
-        state: The noise.
-        length: Number of coordinates; None: any.
+        std: Standard deviation, in steps.
 
     Returns:
-        The noise.
-
-    Raises:
-        TypeError: If it is no `NoiseState`.
-        ValueError: If it has another length, or is zero everywhere.
+        The noise; the same object for the same standard deviation.
     """
-    if not isinstance(state, NoiseState):
-        raise TypeError(f"noise_state = {shown(state)}: must be what begin_noise() returned for this participation")
-    length = len(state.added) if length is None else length
-    if state.added.shape != (length,) or state.canceled.shape != (length,):
-        raise ValueError(
-            f"noise_state: has {len(state.added)} coordinates: must have {length}, as begin_noise() of the same mean "
-            "returns"
-        )
-    if length > MAX_ZEROS and not state.added.any():
-        raise ValueError("noise_state: is zero everywhere, which noise never is: must be what begin_noise() returned")
-    return state
+    return IntegerNoise.from_weights(np.exp(-(np.arange(ceil(9 * std) + 1) ** 2) / (2 * std**2)))
 
 
 @final
 @dataclass(frozen=True)
-class CorrelatedNoise:
+class CorrelatedNoise(NoiseScheme):
     """Transient noise F, and residual noise E that is added `gain` times.
 
     All of it but one E is canceled one round later.
@@ -88,11 +56,14 @@ class CorrelatedNoise:
         residual_std: Standard deviation of E; 0: there is none.
         gain: How many times E is added at first.
 
-    >>> CorrelatedNoise(2.0).units[-3:].tolist(), CorrelatedNoise(2.0).largest  # of 2⁴⁰; no draw is above 14 steps
-    ([3340, 147, 5], 14)
+    >>> CorrelatedNoise(2.0).transient.largest  # no draw is above 14 steps
+    14
     >>> round(CorrelatedNoise(30.0, 1.5, 50).added_variance ** 0.5, 2)  # much as if E were added alone
     80.78
     """
+
+    kind: ClassVar[str] = "two-part"
+    max_std: ClassVar[float] = MAX_STD
 
     transient_std: float
     residual_std: float = 0.0
@@ -103,227 +74,204 @@ class CorrelatedNoise:
         for name in ("transient_std", "residual_std"):
             allowed, closed = ("at least 0", "[") if name == "residual_std" else ("a positive finite number", "")
             object.__setattr__(self, name, real(f"noise.{name}", getattr(self, name), allowed, 0, inf, closed=closed))
-        object.__setattr__(self, "gain", whole("noise.gain", self.gain, 2 if self.residual_std else 1, MAX_GAIN))
+        object.__setattr__(self, "gain", whole("noise.gain", self.gain, 2 if self.residual_std else 1, 1024))
         if not self.residual_std and self.gain != 1:
             raise ValueError(f"noise.gain = {self.gain}: must be 1 without residual noise (noise.residual_std)")
 
-    @classmethod
-    def of(cls, value: Any) -> Self:
-        """Build it from what a file or a caller says.
-
-        Args:
-            value: Correlated noise, a table of its attributes, or the standard deviation of
-                transient noise alone.
-
-        Returns:
-            The noise.
-
-        >>> CorrelatedNoise.of({"transient_std": 39.2, "residual_std": 2.0, "gain": 49})
-        CorrelatedNoise(transient_std=39.2, residual_std=2.0, gain=49)
-        """
-        if isinstance(value, cls):
-            return value
-        if isinstance(value, Mapping):
-            known_keys(value, ["transient_std", "residual_std", "gain"], "noise.", needed=["transient_std"])
-            return cls(**value)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(
-                f"noise = {shown(value)}: must be rqm.CorrelatedNoise(…), a standard deviation, or a table of "
-                "transient_std, residual_std and gain"
+    def check(self, mechanism: Mechanism, unit: Unit) -> None:
+        """See `NoiseScheme`."""
+        if not mechanism.has_integer_messages:
+            if mechanism.gaussian_multiplier is None or not mechanism.trusted_server or mechanism.correlation:
+                raise ValueError(
+                    f"noise = {self}: must come with two levels, or a trusted server's Gaussian; not with "
+                    f"{mechanism.kind}"
+                )
+        else:
+            _ = self.transient, self.residual
+        if unit == "user" and mechanism.has_integer_messages:
+            if mechanism.discrete.levels != 2 or not mechanism.discrete.is_affine:
+                raise ValueError(
+                    f"noise = {self}: must come with two levels outside the clip, those of "
+                    f"StochasticRounding(levels=2); not with {mechanism.kind}"
+                )
+        elif unit == "record" and self.residual_std:
+            raise ValueError("noise.residual_std: must be 0 for records: a silo cancels all of its transient noise")
+        elif unit == "record" and mechanism.has_integer_messages and mechanism.discrete.additive is None:
+            raise ValueError(
+                f"mechanism = {mechanism.kind!r}: must be integer noise of the silo's own (discrete-gaussian) with "
+                "correlated noise"
             )
-        return cls(value)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON or TOML."""
-        return asdict(self)
-
-    def check_integers(self) -> None:
-        """Refuse standard deviations for which there is no table of integers.
-
-        Raises:
-            ValueError: If one of them is too small or too large.
-        """
-        for name in ("transient_std", "residual_std"):
-            value = getattr(self, name)
-            if value or name == "transient_std":
-                real(f"noise.{name}", value, f"from {MIN_STD:g} to {MAX_STD:g} steps", MIN_STD, MAX_STD, closed="[]")
-
-    @cached_property
-    def residual(self) -> "CorrelatedNoise":
-        """The residual noise alone."""
-        return CorrelatedNoise(self.residual_std)
 
     # -- the distribution ---------------------------------------------------------------------
 
-    @cached_property
-    def units(self) -> IntArray:
-        """The pmf of F at −largest, …, largest, in units of 2**−TABLE_BITS; symmetric."""
-        self.check_integers()
-        steps = np.arange(ceil(9 * self.transient_std) + 1)
-        half = np.exp(-(steps**2) / (2 * self.transient_std**2))
-        half = np.rint(half / (2 * half.sum() - 1) * 2.0**TABLE_BITS).astype(np.int64)
-        half = half[: int(np.flatnonzero(half)[-1]) + 1]
-        half[0] += 2**TABLE_BITS - int(2 * half.sum() - half[0])
-        units = np.concatenate([half[:0:-1], half])
-        units.setflags(write=False)
-        return units
+    @property
+    def transient(self) -> IntegerNoise:
+        """F."""
+        return self._table("transient_std")
 
     @property
-    def largest(self) -> int:
-        """The largest outcome of F."""
-        return len(self.units) // 2
+    def residual(self) -> IntegerNoise | None:
+        """E; None: there is none."""
+        return self._table("residual_std") if self.residual_std else None
+
+    def _table(self, name: str) -> IntegerNoise:
+        allowed = f"from {MIN_STD:g} to {MAX_STD:g} steps"
+        return discrete_gaussian(real(f"noise.{name}", getattr(self, name), allowed, MIN_STD, MAX_STD, closed="[]"))
+
+    @property
+    def residual_variance(self) -> float:
+        """The variance of E."""
+        return self.residual_std**2
+
+    @property
+    def added_std(self) -> float:
+        """See `NoiseScheme`."""
+        return hypot(self.transient_std, self.gain * self.residual_std)
 
     @property
     def added_variance(self) -> float:
-        """The variance of what is added, as it is sampled, in steps²."""
+        """See `NoiseScheme`."""
         return self._variance(self.gain)
 
     @property
     def canceled_variance(self) -> float:
-        """The variance of what is canceled, in steps²."""
+        """See `NoiseScheme`."""
         return self._variance(self.gain - 1)
 
     def _variance(self, gain: int) -> float:
-        transient = float(self.units @ np.arange(-self.largest, self.largest + 1) ** 2.0) / 2.0**TABLE_BITS
-        return transient + (gain**2 * self.residual.added_variance if self.residual_std else 0.0)
+        return self.transient.variance + (0.0 if self.residual is None else gain**2 * self.residual.variance)
 
-    def summed(self, clients: int) -> tuple[FloatArray, float]:
-        """The pmf of the sum of F over some clients.
+    def iterate_std(self, workload: "Workload", independent_std: float) -> float:
+        """See `NoiseScheme`."""
+        from rqm.correlated.iterates import iterate_noise  # noqa: PLC0415 (takes the compiler)
 
-        Args:
-            clients: Number of clients.
-
-        Returns:
-            The pmf, and the probability that it lacks at its ends at most.
-        """
-        pmf, _ = summed(self.units / 2.0**TABLE_BITS, whole("clients", clients, 1))
-        return pmf / pmf.sum(), 4 * clients * len(self.units) * NEGLIGIBLE
-
-    def sum_bits(self, clients: int, spread: int) -> int:
-        """Bits that hold a sum of values, the noise that was added and the noise that is canceled.
-
-        Args:
-            clients: Number of clients.
-            spread: The largest sum without noise.
-
-        Returns:
-            The number of bits.
-        """
-        return ceil(log2(spread + 1 + 2 * SUM_NOISE_DEVIATIONS * (2 * clients * self.added_variance) ** 0.5))
+        return iterate_noise(workload).rms(independent_std, self.transient_std, self.residual_std, self.gain)
 
     # -- one participation ----------------------------------------------------------------------
 
-    def begin(self, secret: bytes, length: int) -> "NoiseState":
-        """The noise of one participation, which follows from a secret.
+    def begin(self, secret: bytes, length: int) -> NoiseState:
+        """See `NoiseScheme`."""
+        words = expanded(secret, whole("length", length, 1) * (1 if self.residual is None else 2))
+        residual = self.residual and self.residual.from_words(words[length:])
+        return self._state(self.transient.from_words(words[:length]), residual)
 
-        Store the secret before anything is sent. Use it for one participation only.
+    def sample(self, length: int, source: object) -> NoiseState:
+        """See `NoiseScheme`."""
+        transient = self.transient.sample(length, source)
+        return self._state(transient, self.residual and self.residual.sample(length, source))
 
-        Args:
-            secret: 32 bytes. Anyone who is given them computes the same noise.
-            length: Number of coordinates.
+    def sample_sum(self, clients: int, template: Any, source: object) -> NoiseState:
+        """See `NoiseScheme`."""
+        transient = self.transient.sample_sum(clients, template, source)
+        return self._state(transient, self.residual and self.residual.sample_sum(clients, template, source))
 
-        Returns:
-            The noise that `add` adds and `settle` cancels.
-        """
-        words = expanded(secret, whole("length", length, 1) * (2 if self.residual_std else 1))
-        words = words >> np.uint64(64 - TABLE_BITS)
-        return self._state(self._look_up(words[:length]), lambda: self.residual._look_up(words[length:]))
-
-    def sample(self, length: int, source: object) -> "NoiseState":
-        """The noise of one participation, drawn at random.
-
-        Args:
-            length: Number of coordinates.
-            source: A `SecureRandom`; a `SeededRandom` in simulations.
-
-        Returns:
-            The noise.
-        """
-        drawn = kernels.encode(self.sampler, np.full(length, -1.0, np.float32), source, None)
-        transient = np.asarray(drawn.astype(np.int64) - self.largest)
-        return self._state(transient, lambda: self.residual.sample(length, source).added)
-
-    def sample_sum(self, clients: int, template: Any, source: object) -> "NoiseState":
-        """The sum of the noise of some clients, for simulations.
-
-        Args:
-            clients: Number of clients.
-            template: A torch tensor of 32-bit integers, of the shape of the sum.
-            source: The source of randomness.
-
-        Returns:
-            The noise, as tensors.
-        """
-        torch = kernels.backend(template).torch  # type: ignore[union-attr]
-        transient, residual = torch.zeros_like(template), torch.zeros_like(template)
-        self._add_sum(clients, transient, source)
-        if self.residual_std:
-            self.residual._add_sum(clients, residual, source)
-        return self._state(transient, lambda: residual)
-
-    def add(self, message: Any, state: "NoiseState", modulus: int) -> Any:
-        """The first message: a client's integers with its noise.
-
-        Args:
-            message: The client's integers, a NumPy array or a torch tensor.
-            state: What `begin` or `sample` returned for this participation.
-            modulus: The modulus of the sum.
-
-        Returns:
-            The message modulo `modulus`, in the array library of `message`.
-        """
-        values = check_state(state, len(message)).added
-        return (message + (values if kernels.backend(message) is None else message.new_tensor(values))) % modulus
-
-    def settle(self, state: "NoiseState", modulus: int) -> Any:
-        """The second message, for the next round. It holds no input, and is sent once or never.
-
-        Args:
-            state: What `begin` or `sample` returned for the participation that it settles.
-            modulus: The modulus of the sum.
-
-        Returns:
-            The canceled noise modulo `modulus`.
-        """
-        return -check_state(state).canceled % modulus
-
-    def recover(self, total: Any, secrets: Iterable[bytes], modulus: int) -> Any:
-        """Cancel the noise of clients that dropped out before they settled.
-
-        Args:
-            total: The sum of the round in which they should have settled.
-            secrets: The clients' secrets, which the others' shares give.
-            modulus: The modulus of the sum.
-
-        Returns:
-            The sum modulo `modulus`.
-        """
-        for secret in secrets:
-            total = (total - self.begin(secret, len(total)).canceled) % modulus
-        return total
-
-    def _state(self, transient: Any, residual: Callable[[], Any]) -> "NoiseState":
+    def _state(self, transient: Any, residual: Any | None) -> NoiseState:
         """The noise that is added and canceled, from F and E."""
-        if not self.residual_std:
+        if residual is None:
             return NoiseState(transient, transient)
-        residual_noise = residual()
-        canceled = transient + (self.gain - 1) * residual_noise
-        return NoiseState(canceled + residual_noise, canceled)
+        canceled = transient + (self.gain - 1) * residual
+        return NoiseState(canceled + residual, canceled)
 
-    def _look_up(self, words: Any) -> IntArray:
-        return np.asarray(np.searchsorted(np.cumsum(self.units), words.astype(np.int64), side="right") - self.largest)
+    def server_noise(self, std: float, seeds: Seeds) -> TransientNoise:
+        """See `NoiseScheme`."""
+        return TransientNoise(self.transient_std / std, self.residual_std / std, self.gain, seeds)
 
-    def _add_sum(self, clients: int, total: Any, rng: object) -> None:
-        """Add F of some clients."""
-        torch = kernels.backend(total).torch  # type: ignore[union-attr]
-        width = min(clients, max(1, MAX_SAMPLES_AT_ONCE // len(total)))
-        rows = torch.full((width, len(total)), -1.0, device=total.device)
-        for start in range(0, clients, width):
-            kernels.encode_sum(self.sampler, rows[: min(width, clients - start)], rng, total, 1, False)
-        total -= clients * self.largest
+    # -- what it guarantees ---------------------------------------------------------------------
 
-    @cached_property
-    def sampler(self) -> IntegerSampler:
-        """Draws largest + F for the input −1."""
-        modulus = 2 ** len(self.units).bit_length()
-        return grid_sampler(1.0, Fraction(1), 2, self.units[None], modulus=modulus)
+    def estimated_mu(self, separation: int, independent_std: float) -> float:
+        """See `NoiseScheme`, and docs/proofs/correlated.md#lemma-12."""
+        from rqm.correlated.handover import gaussian_squared_mu  # noqa: PLC0415 (takes the compiler)
+
+        variances = self.residual_variance, self.transient_std**2
+        return sqrt(gaussian_squared_mu(separation, *variances, self.gain, independent_std**2))
+
+    def bound(self, mechanism: Mechanism, exposure: Exposure) -> Bound:
+        """See `NoiseScheme`, and docs/proofs/correlated.md#theorem-8 for users, #theorem-15 for records.
+
+        >>> from rqm import StochasticRounding
+        >>> mechanism = StochasticRounding(clip=4 / 1024, levels=2, margin=33.0)
+        >>> exposure = Exposure("user", honest=100, separation=8, dim=2**20, sensitivity=2.0, failure=1e-9)
+        >>> round(CorrelatedNoise(26.0).bound(mechanism, exposure).claim.mu, 3)
+        0.612
+        """
+        from rqm.correlated.certificate import correlated_gdp  # noqa: PLC0415 (takes the compiler)
+        from rqm.correlated.fixed_order import fixed_order_gdp  # noqa: PLC0415
+
+        self.check(mechanism, exposure.unit)
+        if mechanism.discrete.additive is not None:
+            return fixed_order_gdp(mechanism.discrete.additive, self.transient, exposure)
+        return correlated_gdp(mechanism.discrete, self.transient, self.residual, self.gain, exposure)
+
+    # -- the search for its parameters ------------------------------------------------------------
+
+    @classmethod
+    def beside(cls, independent_std: float, separation: int, workload: "Workload") -> Self:
+        """See `NoiseScheme`: transient noise alone."""
+        from rqm.correlated.iterates import iterate_noise  # noqa: PLC0415 (takes the compiler)
+
+        return cls(iterate_noise(workload).best_ratio(separation) * independent_std)
+
+    @classmethod
+    def beside_rounding(
+        cls,
+        separation: int,
+        workload: "Workload",
+        *,
+        clients: int,
+        honest: int,
+        bits: int,
+        least_squared_mu: float = 0.0,
+    ) -> "CorrelatedNoise":
+        """See `NoiseScheme`: with residual noise if it is worth it."""
+        from rqm.correlated.iterates import iterate_noise  # noqa: PLC0415 (takes the compiler)
+
+        iterates = iterate_noise(workload)
+        simple = CorrelatedNoise(max(iterates.best_ratio(separation) * ROUNDING_STD, MIN_STD))
+        residuals = (0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)  # standard deviations, in steps
+        usable = [
+            candidate
+            for residual in residuals
+            if (candidate := _best_residual(separation, clients, honest, iterates, residual, bits)) is not None
+            and candidate.estimated_mu(separation, ROUNDING_STD) ** 2 >= least_squared_mu
+        ]
+        predicted = {candidate: _predicted(candidate, separation, honest, iterates) for candidate in (simple, *usable)}
+        near_best = [candidate for candidate in predicted if predicted[candidate] <= 1.015 * min(predicted.values())]
+        return min(near_best, key=lambda candidate: (candidate.sum_bits(clients, clients), predicted[candidate]))
+
+    def scaled(self, factor: float) -> "CorrelatedNoise":
+        """See `NoiseScheme`."""
+        return CorrelatedNoise(self.transient_std * factor, self.residual_std * factor, self.gain)
+
+
+def _predicted(noise: CorrelatedNoise, separation: int, honest: int, iterates: "IterateNoise") -> float:
+    """The noise of the iterates over that of independent noise, if it were Gaussian but for how
+    paths are drawn."""
+    transient, residual, gain = noise.transient_std, noise.residual_std, noise.gain
+    squared = noise.estimated_mu(separation, ROUNDING_STD) ** 2
+    if residual:  # that a path ends in a random round reveals more, the fewer clients there are
+        squared += (1 / residual**2 + gain**2 / transient**2) ** 2 / (4 * gain * honest)
+    return iterates.rms(ROUNDING_STD, transient, residual, gain) * sqrt(squared) / iterates.rms(1.0, 0.0)
+
+
+def _best_residual(
+    separation: int, clients: int, honest: int, iterates: "IterateNoise", residual: float, bits: int
+) -> CorrelatedNoise | None:
+    """The best noise with this residual noise and at most `bits` bits: a coarse grid, then a fine one."""
+    best: CorrelatedNoise | None = None
+    # A path that ends at random reveals much in the tails of sums with smaller standard deviations, in steps.
+    if residual < 20.0 / sqrt(honest):
+        return None
+    min_ratio = max(15.0 / sqrt(honest), MIN_STD)
+    shapes = (0.25, 0.4, 0.6, 1.0, 1.6, 2.5)  # of transient noise over `gain` times residual noise
+    tried = [(shape * residual, gain) for shape in shapes for gain in range(8, 129, 8)]
+    for _ in range(2):
+        choices = [
+            CorrelatedNoise(round(ratio * gain, 4), residual, gain) for ratio, gain in tried if ratio >= min_ratio
+        ]
+        choices = [candidate for candidate in choices if candidate.sum_bits(clients, clients) <= bits]
+        if not choices:
+            return best
+        best = min(choices, key=lambda candidate: _predicted(candidate, separation, honest, iterates))
+        ratio, middle = best.transient_std / best.gain, best.gain
+        tried = [(by * ratio, gain) for by in (0.9, 1.0, 1.1) for gain in range(max(2, middle - 7), middle + 8)]
+    return best

@@ -6,7 +6,7 @@ from typing import Any, Protocol, final
 
 from rqm import kernels
 from rqm.correlated.factorization import Strategy, Workload, banded
-from rqm.correlated.noise import CorrelatedNoise
+from rqm.correlated.scheme import NoiseScheme
 from rqm.mechanisms.base import Mechanism
 
 Seeds = Callable[[int], int]
@@ -28,7 +28,7 @@ class ServerNoise(Protocol):
         """
 
 
-def server_noise(mechanism: Mechanism, noise: CorrelatedNoise | None, rounds: int, seeds: Seeds) -> ServerNoise:
+def server_noise(mechanism: Mechanism, noise: NoiseScheme | None, rounds: int, seeds: Seeds) -> ServerNoise:
     """The noise of a mechanism whose noise a trusted server adds.
 
     Args:
@@ -45,8 +45,7 @@ def server_noise(mechanism: Mechanism, noise: CorrelatedNoise | None, rounds: in
         workload = Workload(rounds, correlation.momentum, correlation.schedule)
         return BandedNoise(banded(workload, correlation.bands), seeds)
     if noise is not None:
-        std = mechanism.sum_noise_std(1)
-        return TransientNoise(noise.transient_std / std, noise.residual_std / std, noise.gain, seeds)
+        return noise.server_noise(mechanism.sum_noise_std(1), seeds)
     return IndependentNoise(seeds)
 
 

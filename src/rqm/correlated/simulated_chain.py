@@ -7,7 +7,7 @@ holds one of the classes here and does not depend on which noise there is.
 from collections.abc import Sequence
 from typing import Any, final
 
-from rqm.correlated.noise import CorrelatedNoise, NoiseState
+from rqm.correlated.scheme import NoiseScheme, NoiseState
 from rqm.randomness import SecureRandom, SeededRandom
 
 TRANSIENT_STREAM = 7
@@ -76,7 +76,7 @@ class CorrelatedChain(IndependentChain):
 
     def __init__(
         self,
-        noise: CorrelatedNoise,
+        noise: NoiseScheme,
         template: Any,
         seed: int,
         *,

@@ -12,7 +12,7 @@ from torch import nn
 from rqm.core.base import BaseMean
 from rqm.core.private_mean import PrivateMean
 from rqm.core.record_mean import PrivateRecordMean, RecordSum
-from rqm.correlated.noise import NoiseState
+from rqm.correlated.scheme import NoiseState
 from rqm.flower.arrays import to_vector
 from rqm.flower.messages import RECORD
 from rqm.flower.run_settings import Request, Settings

@@ -16,9 +16,10 @@ from typing import Any, final
 from flwr.serverapp import PrivacyConfig, PrivacySpent, SamplingMethod
 
 from rqm._util.checks import real, whole
-from rqm.accounting.accountant import EpsilonResult, account_together
+from rqm.accounting.accountant import account_together
 from rqm.accounting.participation import Participation, ThreatModel
 from rqm.accounting.release import Release
+from rqm.bounds import EpsilonResult
 from rqm.mechanisms.base import Mechanism, mechanism_of
 from rqm.registry import mechanism_from_dict
 

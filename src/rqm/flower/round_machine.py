@@ -113,7 +113,7 @@ class NoiseChain:
         """Begin the first chain.
 
         Args:
-            noise: The `CorrelatedNoise`, whose `recover` is used; None for independent noise.
+            noise: The `NoiseScheme`, whose `recover` is used; None for independent noise.
             modulus: The modulus of the sum.
             min_separation: Rounds from a node's vector to its next one, at least 1. It also holds across chains,
                 because the ledger counts on it.
@@ -225,7 +225,7 @@ class RoundMachine:
             mean: What clients send, for the size of the model.
             ledger: What pays for rounds.
             node_state: What is known of nodes.
-            noise: The `CorrelatedNoise`, whose `recover` is used; None for independent noise.
+            noise: The `NoiseScheme`, whose `recover` is used; None for independent noise.
             available_nodes: Returns the nodes that are connected.
             rounds: How many rounds there will be; none is prepared after the last.
             roster: The roster, where nodes sign their keys.

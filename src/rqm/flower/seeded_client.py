@@ -12,7 +12,7 @@ import torch
 
 from rqm.config.plan import Plan
 from rqm.core.base import BaseMean
-from rqm.correlated.noise import CorrelatedNoise, NoiseState
+from rqm.correlated.scheme import NoiseScheme, NoiseState
 from rqm.correlated.simulated_chain import TRANSIENT_STREAM
 from rqm.flower.client_encoding import Update
 from rqm.randomness import SeededRandom
@@ -69,11 +69,11 @@ class SeededEncoder:
 class SeededNoise:
     """Recovers the correlated noise of simulated clients, from their secrets.
 
-    >>> SeededNoise(CorrelatedNoise(2.0)).recover(torch.arange(3), [], 8)
+    >>> SeededNoise(NoiseScheme.of(2.0)).recover(torch.arange(3), [], 8)
     tensor([0, 1, 2])
     """
 
-    def __init__(self, noise: CorrelatedNoise) -> None:
+    def __init__(self, noise: NoiseScheme) -> None:
         self.noise = noise
 
     def recover(self, total: Any, secrets: Iterable[bytes], modulus: int) -> Any:
@@ -94,7 +94,7 @@ class SeededNoise:
         return total
 
 
-def _noise_state(noise: CorrelatedNoise, secret: bytes, length: int) -> NoiseState:
+def _noise_state(noise: NoiseScheme, secret: bytes, length: int) -> NoiseState:
     seed, round_index, position = struct.unpack_from(SECRET_FORMAT, secret, len(SECRET_PREFIX))
     source = SeededRandom(seed, TRANSIENT_STREAM, round_index, position)
     state = noise.sample_sum(1, torch.zeros(length, dtype=torch.int32), source)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, final
 
 from rqm._util.checks import real, shown
 from rqm._util.files import read_json, write_json
-from rqm.accounting.participation import charge_counts, worst_counts
+from rqm.accounting.participation import charge_counts
 from rqm.core.base import BaseMean
 from rqm.core.from_dict import mean_from_dict
 from rqm.ledger.ledger import LEDGER, Ledger, read
@@ -140,7 +140,7 @@ class Guard(AbstractContextManager["Guard"]):
         """ε of the releases that one user is part of, from the certificate."""
         assert self._epsilons is not None
         participation = self.mean.participation.spanning(charges)
-        counts = worst_counts(participation, charge_counts(participation, charges))
+        _, counts = charge_counts(participation, charges)
         releases = sum(charges_per_round * rounds for charges_per_round, rounds in counts.items())
         if not releases:
             return 0.0

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, final
 
 from rqm._util.checks import Count, Fraction, Positive, check_fields, known_keys, shown, whole
 from rqm._util.files import lock, read_json, read_toml, state_folder, sync_folder, write_atomically, write_json
-from rqm.accounting.participation import charge_counts
 from rqm.bounds import Neighboring, Unit
 from rqm.core.base import BaseMean
 from rqm.core.from_dict import mean_from_dict
@@ -446,5 +445,5 @@ def corrupt(mean: BaseMean) -> int:
     from rqm.accounting.accountant import Question  # noqa: PLC0415 (takes the compiler)
 
     all_stay = replace(participation, min_survivors=None)
-    counts = charge_counts(participation, None)
-    return clients - Question(mean.release, all_stay, threat_model, mean.delta or 0.0, counts).honest
+    assert mean.delta is not None
+    return clients - Question.of(mean.release, all_stay, threat_model, mean.delta).honest

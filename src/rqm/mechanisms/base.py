@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 from rqm._util.checks import known_keys, shown, whole
 
 if TYPE_CHECKING:
+    from rqm.bounds import Bound, Neighboring
     from rqm.mechanisms.discrete import DiscreteMechanism
     from rqm.randomness import SecureRandom, SeededRandom
 
@@ -206,6 +207,20 @@ class Mechanism(ABC):
             The mechanism of the integers that differ, their number, and their L2 bound.
         """
         return self, dim, l2_clip
+
+    def own_bound(self, dim: int, l2_clip: float, neighboring: "Neighboring", honest: int) -> "Bound | None":
+        """A certificate of the mechanism's own for one release, beside those of `rqm.certify`.
+
+        Args:
+            dim: Integers of a message.
+            l2_clip: L2 bound of a client's vector.
+            neighboring: The neighboring relation.
+            honest: Number of honest clients in the sum.
+
+        Returns:
+            The bound; None if there is no such certificate.
+        """
+        return None
 
     @classmethod
     def options(cls) -> dict[str, Option]:

@@ -12,8 +12,9 @@ from rqm._util.checks import padded, real, whole
 from rqm.accounting.participation import Participation, ThreatModel, default_delta
 from rqm.config.model_sizes import OWN
 from rqm.config.plan import Plan, ServerStep, Transforms
-from rqm.correlated.noise import CorrelatedNoise
+from rqm.correlated.scheme import NoiseScheme
 from rqm.mechanisms.base import Mechanism
+from rqm.mechanisms.gaussian import Gaussian
 from rqm.mechanisms.noiseless import Noiseless
 
 
@@ -77,7 +78,7 @@ def participation_for(request: TrainingRequest, users: int) -> Participation:
 @lru_cache(maxsize=32)
 def find_mechanism_for(
     request: TrainingRequest, users: int, delta: float, dim: int
-) -> tuple[Mechanism, CorrelatedNoise | None]:
+) -> tuple[Mechanism, NoiseScheme | None]:
     """The mechanism, and the correlated noise if it leaves less noise in the model.
 
     Args:
@@ -95,6 +96,7 @@ def find_mechanism_for(
     if request.epsilon == inf:
         return Noiseless(clip=request.l2_clip), None
     from rqm.accounting.calibration import Target, correlated_pays  # noqa: PLC0415 (takes the compiler)
+    from rqm.accounting.release import Release  # noqa: PLC0415
 
     participation = participation_for(request, users)
     if request.noise == "correlated" and participation.window == 1:
@@ -103,7 +105,8 @@ def find_mechanism_for(
             f"at most {users // 2} clients"
         )
     threat_model = ThreatModel(honest_clients=request.honest_clients)
-    target = Target(request.epsilon, delta, participation, threat_model, padded(dim), request.l2_clip)
+    baseline = Release(Gaussian(1.0), padded(dim), request.l2_clip)
+    target = Target(request.epsilon, delta, participation, threat_model, baseline)
     try:
         if request.noise == "correlated" or (request.noise is None and correlated_pays(target)):
             return target.find_correlated()
