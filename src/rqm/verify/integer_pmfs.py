@@ -173,6 +173,21 @@ def other_sums(low: Array, high: Array, others: int) -> Iterator[Array]:
         yield np.convolve(upper, lower)
 
 
+def end_sums(low: Array, high: Array, honest: int) -> Iterator[tuple[Array, Array]]:
+    """Pmfs of the sum of all honest clients' messages, for each block of the others.
+
+    Args:
+        low: The pmf of a message at −c.
+        high: The pmf of a message at c.
+        honest: Honest clients, the user included.
+
+    Yields:
+        The pmfs with the user's input at −c and at c.
+    """
+    for others in other_sums(low, high, honest - 1):
+        yield np.convolve(low, others), np.convolve(high, others)
+
+
 # -- additive noise -------------------------------------------------------------------------------
 
 

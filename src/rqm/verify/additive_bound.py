@@ -1,0 +1,171 @@
+"""Bounds on one release with additive noise: discrete Gaussian, Skellam and binomial.
+
+docs/verify.md#lemma-5 and docs/verify.md#lemma-8 have the proofs.
+"""
+
+from math import ceil, exp, inf, log, sqrt
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from .affine_bound import moment_excess
+from .gaussian_bound import ERROR, SLACK, BestTests, best_tests, tail_probability
+from .integer_pmfs import Array, modular_noise, step_std, unbounded_noise
+from .ledger_claims import Claims
+from .verification_report import Unverifiable
+
+
+class AdditiveRelease:
+    """One release with additive noise.
+
+    Attributes:
+        claims: What a release is.
+        honest: Honest clients in the sum, the user's included.
+        last: The largest distance of two inputs of a coordinate, in steps.
+    """
+
+    def __init__(self, claims: Claims, honest: int) -> None:
+        """The release.
+
+        Args:
+            claims: What a release is.
+            honest: Honest clients in the sum, the user's included.
+
+        Raises:
+            Unverifiable: If the divergences take too long.
+        """
+        self.claims = claims
+        self.honest = honest
+        steps, bits = claims.mechanism["steps"], claims.mechanism["bits"]
+        if steps << bits > 2**25:
+            raise Unverifiable(f"steps = {steps}, bits = {bits}: takes this verifier too long")
+        self.last = steps / 2 if claims.is_zero_out else float(steps)
+        self.modular = modular_noise(claims.mechanism, honest)
+
+    def mu(self, failure: float) -> float:
+        """Bound μ: whole steps exactly, a fraction of a step by the steepest slope.
+
+        A segment of whole steps and a fraction lies within two more steps. Outcomes beyond its least likely
+        tails, and that many more steps on either side, are merged into one. See docs/verify.md#lemma-5.
+
+        Args:
+            failure: Probability of the outcomes that μ leaves out.
+
+        Returns:
+            μ, infinite if there is none.
+        """
+        claims = self.claims
+        distance = claims.distance_anywhere
+        anywhere = inf if distance == inf else anywhere_mu(claims, self.honest, distance)
+        pmf, missing = unbounded_noise(claims.mechanism, self.honest)
+        tail = tail_probability(failure, claims.sent) - missing
+        if not tail > missing:
+            return anywhere
+        first = int(np.searchsorted(np.cumsum(pmf), tail, side="right"))
+        stop = len(pmf) - int(np.searchsorted(np.cumsum(pmf[::-1]), tail, side="right"))
+
+        def tests(shift: int, room: int) -> BestTests | None:
+            still, shifted = (_merge_tails(pmf, first - room - k, stop + room - k) for k in (0, shift))
+            return best_tests(still, shifted, 0.0, missing)
+
+        whole = np.zeros(ceil(self.last) + 1)
+        slopes = np.zeros(ceil(self.last))
+        for shift in range(1, len(whole)):
+            by_step = tests(1, shift + 1)
+            if by_step is None:
+                return anywhere
+            slopes[shift - 1] = 2 * by_step.steepest
+            whole[shift] = shift * slopes[shift - 1]
+            by_shift = tests(shift, shift + 2)
+            if by_shift is not None:
+                whole[shift] = min(whole[shift], (by_shift.z[2] - by_shift.z[0]).max(initial=0) + ERROR)
+        if not (slopes.min() > 0 and slopes.max() < inf):
+            return anywhere
+        whole = np.maximum.accumulate(whole)
+        distances = np.append(0.0, np.geomspace(1e-4, 1, 8000))  # over the largest; between two, the larger one counts
+        shifts = self.last * distances[1:]
+        above = np.ceil(shifts).astype(int)
+        mus = np.minimum(whole[above - 1] + slopes[above - 1] * (shifts - above + 1), whole[above])
+        return min(anywhere, sqrt(worst_sum(distances, mus**2, claims.sent, claims.squared_length) * SLACK))
+
+    def divergence(self, alpha: float) -> float:
+        """Bound D_α under the L2 bound. See docs/verify.md#lemma-8.
+
+        Args:
+            alpha: The order.
+
+        Returns:
+            D_α, at most: of noise shifted by k for inputs k steps apart, and linear in between.
+        """
+        pmf = self.modular  # symmetric, so both directions reveal as much
+        last = ceil(self.last)
+        excesses = [0.0]
+        for k in range(1, last + 1):
+            shifted = np.roll(pmf, k)
+            excesses.append(moment_excess(shifted, 1 - pmf / shifted, alpha))
+        parts = round(48 * self.last)  # noise is taken at its worst on each part of a step
+        shifts = np.arange(parts + 1) / 48
+        excess = np.interp(shifts[1:], np.arange(last + 1), np.maximum.accumulate(excesses))
+        values = np.log1p(excess) / (alpha - 1)
+        return worst_sum(shifts / self.last, values, self.claims.sent, self.claims.squared_length)
+
+
+def _merge_tails(pmf: Array, start: int, stop: int) -> Array:
+    """A pmf from one outcome up to another: those before in one, and those after."""
+    low = max(start, 0)
+    high = min(stop, len(pmf))
+    padded = np.pad(pmf[low:high], (low - start, stop - high))
+    return np.concatenate([[pmf[:low].sum()], padded, [pmf[high:].sum()]])
+
+
+def worst_sum(distances: Array, values: Array, count: int, squares: float) -> float:
+    """The largest sum of a function of each coordinate's distance, under a bound on the sum of squared distances.
+
+    Any price of a squared distance gives a bound. See docs/verify.md#lemma-5.
+
+    Args:
+        distances: Increasing distances, over the largest, from 0 to 1.
+        values: An increasing function of the distance, at all of them but the first.
+        count: The number of coordinates.
+        squares: The largest sum of their squared distances, in units of the largest distance.
+
+    Returns:
+        The sum, at most.
+    """
+    farthest = float(values[-1])
+    if not 0 < farthest < inf:
+        return count * farthest
+    starts = distances[:-1] ** 2
+
+    def bound(log_price: float) -> float:
+        price = exp(log_price)
+        return price * squares / count + float((values - price * starts).max())
+
+    nearby = log(farthest)
+    best = minimize_scalar(bound, bounds=(nearby - 8, nearby + 8), method="bounded")
+    return count * min(float(best.fun), farthest)
+
+
+def anywhere_mu(claims: Claims, honest: int, distance: float) -> float:
+    """μ of a release with additive noise in which a vector moves by a distance, wherever it lies.
+
+    See docs/verify.md#lemma-5.
+
+    Args:
+        claims: What a release is.
+        honest: Honest clients, or silos, in the sum.
+        distance: The L2 distance, in units of the clip of a coordinate.
+
+    Returns:
+        μ.
+    """
+    mechanism = claims.mechanism
+    if honest * 20 * step_std(mechanism) > 60_000:
+        raise Unverifiable(
+            f"{honest} honest silos or clients, steps = {mechanism['steps']}: takes this verifier too long"
+        )
+    pmf = modular_noise(mechanism, honest)
+    tests = best_tests(pmf, np.roll(pmf, 1), 0.0, 0.0)
+    if tests is None:
+        raise Unverifiable("the noise has outcomes of probability zero")
+    return float(tests.steepest * distance * mechanism["steps"] * SLACK)
