@@ -98,8 +98,11 @@ def compared(path, seed, most_clients):
 
 
 def agrees(stated, report, is_fraction):
-    """Beyond an ε of 10⁵ the accountant may have no Gaussian bound; only the verifier mixes divergences of cohorts."""
-    smallest = report.lower if report.epsilon > 1e5 else stated
+    """Whether two ε agree. Both are bounds: that of the accountant may be a little larger, or much in two cases.
+
+    Beyond an ε of 10⁵ it may have no Gaussian bound; only the verifier mixes divergences of cohorts.
+    """
+    smallest = report.lower if report.epsilon > 1e5 else 0.995 * stated
     if is_fraction:
         smallest = max(report.lower, stated / 2)
     return report.lower <= stated and smallest <= report.epsilon <= 1.10 * stated

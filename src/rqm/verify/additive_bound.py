@@ -45,8 +45,8 @@ class AdditiveRelease:
     def mu(self, failure: float) -> float:
         """Bound μ: whole steps exactly, a fraction of a step by the steepest slope.
 
-        A segment of whole steps and a fraction lies within two more steps. Outcomes beyond its least likely
-        tails, and that many more steps on either side, are merged into one. See docs/verify.md#lemma-5.
+        Outcomes far in the tails of the noise, shifted by any distance of two inputs, are merged into one on
+        either side. See docs/verify.md#lemma-5.
 
         Args:
             failure: Probability of the outcomes that μ leaves out.
@@ -61,31 +61,25 @@ class AdditiveRelease:
         tail = tail_probability(failure, claims.sent) - missing
         if not tail > missing:
             return anywhere
-        first = int(np.searchsorted(np.cumsum(pmf), tail, side="right"))
-        stop = len(pmf) - int(np.searchsorted(np.cumsum(pmf[::-1]), tail, side="right"))
+        room = ceil(self.last)  # levels that the inputs of a pair span
+        start = int(np.searchsorted(np.cumsum(pmf), tail, side="right")) - room
+        stop = len(pmf) - int(np.searchsorted(np.cumsum(pmf[::-1]), tail, side="right")) + room
 
-        def tests(shift: int, room: int) -> BestTests | None:
-            still, shifted = (_merge_tails(pmf, first - room - k, stop + room - k) for k in (0, shift))
-            return best_tests(still, shifted, 0.0, missing)
+        def tests(shift: int) -> BestTests:
+            return best_tests(
+                _merge_tails(pmf, start, stop), _merge_tails(pmf, start - shift, stop - shift), 0.0, missing
+            )
 
-        whole = np.zeros(ceil(self.last) + 1)
-        slopes = np.zeros(ceil(self.last))
-        for shift in range(1, len(whole)):
-            by_step = tests(1, shift + 1)
-            if by_step is None:
-                return anywhere
-            slopes[shift - 1] = 2 * by_step.steepest
-            whole[shift] = shift * slopes[shift - 1]
-            by_shift = tests(shift, shift + 2)
-            if by_shift is not None:
-                whole[shift] = min(whole[shift], (by_shift.z[2] - by_shift.z[0]).max(initial=0) + ERROR)
-        if not (slopes.min() > 0 and slopes.max() < inf):
+        slope = 2 * tests(1).steepest
+        if not 0 < slope < inf:
             return anywhere
-        whole = np.maximum.accumulate(whole)
+        shifted_z = [tests(shift).z for shift in range(1, room + 1)]
+        rises = [float((z[2] - z[0]).max(initial=0)) + ERROR for z in shifted_z]
+        whole = np.maximum.accumulate(np.minimum([0.0, *rises], slope * np.arange(room + 1)))
         distances = np.append(0.0, np.geomspace(1e-4, 1, 8000))  # over the largest; between two, the larger one counts
         shifts = self.last * distances[1:]
         above = np.ceil(shifts).astype(int)
-        mus = np.minimum(whole[above - 1] + slopes[above - 1] * (shifts - above + 1), whole[above])
+        mus = np.minimum(whole[above - 1] + slope * (shifts - above + 1), whole[above])
         return min(anywhere, sqrt(worst_sum(distances, mus**2, claims.sent, claims.squared_length) * SLACK))
 
     def divergence(self, alpha: float) -> float:
@@ -165,7 +159,4 @@ def anywhere_mu(claims: Claims, honest: int, distance: float) -> float:
             f"{honest} honest silos or clients, steps = {mechanism['steps']}: takes this verifier too long"
         )
     pmf = modular_noise(mechanism, honest)
-    tests = best_tests(pmf, np.roll(pmf, 1), 0.0, 0.0)
-    if tests is None:
-        raise Unverifiable("the noise has outcomes of probability zero")
-    return float(tests.steepest * distance * mechanism["steps"] * SLACK)
+    return float(best_tests(pmf, np.roll(pmf, 1), 0.0, 0.0).steepest * distance * mechanism["steps"] * SLACK)

@@ -79,8 +79,6 @@ class AffineRelease:
         steepest = 0.0
         for down, up in self.sums:
             tests = best_tests(down, up, tail_probability(failure, self.count) - self.missing, self.missing)
-            if tests is None:
-                return sqrt(by_scores * SLACK)
             squared_mus = np.maximum(squared_mus, tests.squared_mus(claims.is_zero_out))
             steepest = max(steepest, tests.steepest)
         by_slopes = float((squared_mus * [squares, self.count]).min())

@@ -8,7 +8,6 @@ from math import ceil, inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 from scipy.special import ndtr, ndtri
 
 from .gaussian_bound import SLACK, BestTests, best_tests, dominating_pmf, gaussian_epsilon, split_on_grid
@@ -84,8 +83,6 @@ def participation_mu(claims: Claims, honest: int, failure: float) -> float:
     bits = bits_ratio(low, high, honest - 1, bits_variance)
     path = path_ratio(bits, bits_variance, transient, claims.window, residual, claims.noise["gain"])
     tests = _bit_tests(path, (float(low[1]), float(high[1])), missing, failure / (2 * claims.sent))
-    if tests is None:
-        return inf
     squared_mus = tests.squared_mus(claims.is_zero_out) * [claims.squared_distance, claims.sent]
     mu = sqrt(float(squared_mus.min()) * SLACK)
     if not mu > 0:
@@ -112,8 +109,6 @@ def fixed_order_epsilon(claims: Claims, honest: int, count: int) -> tuple[float,
     path = path_ratio(shift_ratio(residual, variance), variance, transient, claims.window)
     tail = 1e-28  # of a coordinate, on either side
     tests = _bit_tests(path, (0, 1), missing_residual + missing_transient, tail)
-    if tests is None:
-        return inf, inf
     slope = 2 * tests.steepest * SLACK
     distance = claims.distance_anywhere * claims.mechanism["steps"] / 2
     mu = sqrt(count) * slope * distance
@@ -125,9 +120,7 @@ def fixed_order_epsilon(claims: Claims, honest: int, count: int) -> tuple[float,
     return gaussian_epsilon(mu, claims.delta - failure)[0], mu
 
 
-def _bit_tests(
-    path: tuple[Ratio, int], probabilities: tuple[float, float], missing: float, tail: float
-) -> BestTests | None:
+def _bit_tests(path: tuple[Ratio, int], probabilities: tuple[float, float], missing: float, tail: float) -> BestTests:
     """The tests of noise and a bit with either probability, by the ratio of a path and its number of rounds."""
     ratio, rounds = path
     missing = rounds * (missing + 1e-53)  # more than the probability of all values that are left out
@@ -268,25 +261,20 @@ def path_weights(
     """
     weights: list[tuple[float, float, float]] = []
     following = 0.0  # μ² of the round after
-    inverse_std = 1 / np.sqrt([residual or 1.0, transient, last])
+    by_transient = np.array([1.0 - gain, 0, 1])  # shifts of F by e, c and the rest
     while len(weights) < window:
-        shifts = np.array(  # of each noise in standard deviations, by e, c and the rest
-            [
-                [inverse_std[0], 0, 0],
-                [(1 - gain) * inverse_std[1], 0, inverse_std[1]],
-                [0, inverse_std[2], 0],
-                [0, 0, sqrt(following)],
-            ]
+        quadratic = (
+            np.diag([1 / (residual or 1.0), 1 / last, following]) + np.outer(by_transient, by_transient) / transient
         )
-        is_possible = [residual > 0, True, bool(weights)]
-        total = 1e3 * inverse_std.max()  # weight of the condition that the three add up to 1
-        solution, _ = nnls(np.vstack([shifts, [total] * 3]) * is_possible, [0, 0, 0, 0, total])
-        solution /= solution.sum()
-        squared_mu = float(((shifts @ solution) ** 2).sum())
+        kept = np.flatnonzero([residual > 0, True, bool(weights)])
+        solution = np.zeros(3)  # never negative: no element beside the diagonal is positive
+        solution[kept] = np.linalg.solve(quadratic[np.ix_(kept, kept)], np.ones(len(kept)))
+        squared_mu = 1 / float(solution.sum())
         if weights and squared_mu > (1 - 1e-4) * following:
             break
         following = squared_mu
-        weights.append((float(solution[0]), float(solution[1]), squared_mu))
+        e, c, _ = (solution * squared_mu).tolist()
+        weights.append((e, c, squared_mu))
     return weights
 
 

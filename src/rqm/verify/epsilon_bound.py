@@ -17,7 +17,7 @@ from .affine_bound import AffineRelease, threshold_epsilon
 from .correlated_bound import fixed_order_epsilon, participation_mu
 from .gaussian_bound import SLACK, gaussian_delta, gaussian_epsilon
 from .integer_pmfs import Array
-from .ledger_claims import AFFINE, Claims
+from .ledger_claims import Claims
 from .verification_report import Unverifiable
 
 FEW_COORDINATES = 1000
@@ -74,7 +74,7 @@ def privacy_spent(claims: Claims, charges: Counter[int]) -> PrivacySpent:
 
 def release_of(claims: Claims, honest: int) -> AffineRelease | AdditiveRelease:
     """The bounds of one release with independent noise, beside a number of honest clients."""
-    return (AffineRelease if claims.kind in AFFINE else AdditiveRelease)(claims, honest)
+    return (AdditiveRelease if claims.is_additive else AffineRelease)(claims, honest)
 
 
 def _user_spent(claims: Claims, releases: int, is_repeated: bool) -> PrivacySpent:
@@ -97,7 +97,7 @@ def _user_spent(claims: Claims, releases: int, is_repeated: bool) -> PrivacySpen
         attained_mu = claims.attained * (1 if claims.neighboring == "zero-out" else 2) * per_distance
         lower = gaussian_epsilon(attained_mu, claims.delta)[1]
         return PrivacySpent(gaussian_epsilon(mu, gaussian_delta_left)[0], mu, lower, releases, honest)
-    if claims.kind not in AFFINE and claims.mechanism["steps"] == 1 and claims.sent * releases <= FEW_COORDINATES:
+    if claims.mechanism.get("steps") == 1 and claims.sent * releases <= FEW_COORDINATES:
         raise Unverifiable("steps = 1: this verifier has no tight bound for so few coordinates")
     parts = [(weight, release_of(claims, number)) for weight, number in cohorts]
     mus = [(weight, release.mu(failure)) for weight, release in parts]
@@ -112,7 +112,7 @@ def _user_spent(claims: Claims, releases: int, is_repeated: bool) -> PrivacySpen
             f"honest_fraction = {claims.honest_fraction}: this verifier has no tight bound for so large an ε"
         )
     lower = 0.0
-    if claims.kind in AFFINE and claims.kind != "vqsgd" and claims.zero_distance == 1:  # then all can send zeros
+    if not (claims.is_additive or claims.kind == "vqsgd" or claims.zero_distance > 1):  # then all can send zeros
         lower = threshold_epsilon(claims, releases, claims.clients if is_fraction else honest)
     return PrivacySpent(epsilon, total_mu, min(lower, epsilon), releases, honest)
 

@@ -63,7 +63,7 @@ class BestTests(NamedTuple):
         return np.array([slopes.sum(axis=0).max(initial=0) / 2, rises.sum(axis=0).max(initial=0) ** 2])
 
 
-def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTests | None:
+def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTests:
     """Return the tests of two pmfs by their likelihood ratio, except for the outcomes farthest out.
 
     See docs/verify.md#lemma-3.
@@ -71,14 +71,15 @@ def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTest
     Args:
         low: The pmf at the lower end.
         high: The pmf at the upper end.
-        tail: Probability of the outcomes that are left out on either side; none are if it is negative.
+        tail: Probability of the outcomes that are left out on either side.
         missing: Probability that the pmfs lack.
 
     Returns:
-        The tests; None if the missing probability matters.
+        The tests; one that is certain if the missing probability matters.
     """
+    certain = BestTests(np.array([[-inf], [0.0], [inf]]), np.full((3, 1), inf))
     if tail < 0:
-        return None
+        return certain
     low, high = low[low + high > 0], high[low + high > 0]
     order = np.argsort((low - high) / (low + high))
     pmfs = np.array([low, (low + high) / 2, high])[:, order]
@@ -89,7 +90,7 @@ def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTest
     power = power[:, first:last]
     complement = complement[:, first:last]
     if min(power.min(initial=1), complement.min(initial=1)) < 1e12 * missing:
-        return None
+        return certain
     z = np.where(power < complement, ndtri(np.minimum(power, 0.5)), -ndtri(np.minimum(complement, 0.5)))
     rise = np.where(power[1] < complement[1], power[2] - power[0], complement[0] - complement[2]) / 2
     return BestTests(z, np.maximum(rise, 0) * np.exp(z**2 / 2) * sqrt(2 * pi))
