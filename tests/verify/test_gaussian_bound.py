@@ -15,7 +15,7 @@ from rqm import PBM, RQM, DiscreteGaussian, Skellam, StochasticRounding, private
 from rqm.certify.scores import summed_rate
 from rqm.mechanisms.additive import Binomial
 from rqm.verify import epsilon_bound
-from rqm.verify.affine_bound import SCORE_POINTS, dominating_score, normal_scale, sum_of_scores_rate
+from rqm.verify.affine_bound import dominating_score, normal_scale, sum_of_scores_rate
 from rqm.verify.epsilon_bound import release_of
 from rqm.verify.gaussian_bound import best_tests, gaussian_delta, gaussian_epsilon
 from rqm.verify.integer_pmfs import end_pmfs
@@ -296,7 +296,7 @@ def test_the_dominating_score_is_above_every_score():
     for mechanism, honest in product(SCORED, (1, 3)):
         low, high, _ = end_pmfs(mechanism.to_dict())
         pmf, unit = dominating_score(low, high, honest)
-        points = unit * np.arange(-SCORE_POINTS, SCORE_POINTS + 1)
+        points = unit * (np.arange(len(pmf)) - len(pmf) // 2)
         assert pmf.sum() == pytest.approx(1, abs=1e-14)
         assert (pmf == pmf[::-1]).all()
         for user_input, *others in rng.uniform(-1, 1, (20, honest)):

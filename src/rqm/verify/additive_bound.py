@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from .affine_bound import moment_excess
-from .gaussian_bound import ERROR, SLACK, BestTests, best_tests, tail_probability
+from .gaussian_bound import SLACK, BestTests, best_tests, tail_probability
 from .integer_pmfs import Array, modular_noise, step_std, unbounded_noise
 from .ledger_claims import Claims
 from .verification_report import Unverifiable
@@ -73,8 +73,7 @@ class AdditiveRelease:
         slope = 2 * tests(1).steepest
         if not 0 < slope < inf:
             return anywhere
-        shifted_z = [tests(shift).z for shift in range(1, room + 1)]
-        rises = [float((z[2] - z[0]).max(initial=0)) + ERROR for z in shifted_z]
+        rises = [float(tests(shift).rise(0, 2).max(initial=0)) for shift in range(1, room + 1)]
         whole = np.maximum.accumulate(np.minimum([0.0, *rises], slope * np.arange(room + 1)))
         distances = np.append(0.0, np.geomspace(1e-4, 1, 8000))  # over the largest; between two, the larger one counts
         shifts = self.last * distances[1:]

@@ -13,9 +13,6 @@ from .integer_pmfs import LONG, TAIL, Array, end_pmfs, end_sums, missing_from_su
 from .ledger_claims import Claims
 from .verification_report import Unverifiable
 
-SCORE_POINTS = 24
-"""Points of a score's grid on either side of zero."""
-
 
 class AffineRelease:
     """One release of a mechanism whose pmf is affine on the clip.
@@ -156,16 +153,14 @@ def threshold_epsilon(claims: Claims, releases: int, honest: int) -> float:
     inputs = np.array([0, a, -a])[:, None]
     pmfs = ((1 - inputs) * low + (1 + inputs) * high) / 2
     means = pmfs @ outcomes
-    at_zero, *variances = ((pmfs * (outcomes - means[:, None]) ** 2).sum(axis=1)).tolist()
+    variances = (pmfs * (outcomes - means[:, None]) ** 2).sum(axis=1)
     count = float(claims.sent * trials * releases)
-    distance = count * (means[1] - means[0 if claims.is_zero_out else 2])
-    others_variance = (honest - 1) * at_zero
-    wide = sqrt(count * (max(at_zero, *variances) + others_variance))
-    narrow = sqrt(count * (min(at_zero, *variances) + others_variance))
-    error = 0.56 * (len(low) - 1) / narrow
+    stds = np.sqrt(count * (variances + (honest - 1) * variances[0]))
+    distance = count * (means[1] - means[0 if claims.is_zero_out else 2]) / stds.max()
+    error = 0.56 * (len(low) - 1) / stds.min()
     thresholds = np.linspace(0, 1, 21)
-    p = ndtr((1 - thresholds) * distance / wide) - error
-    q = ndtr(-thresholds * distance / wide) + error
+    p = ndtr((1 - thresholds) * distance) - error
+    q = ndtr(-thresholds * distance) + error
     return float(np.log(np.maximum((p - claims.delta) / q, 1)).max())
 
 
@@ -194,10 +189,11 @@ def sum_of_scores_rate(low: Array, high: Array, honest: int, squares: float, max
     if honest > 32 or squares < 2 or not is_exact:  # of more clients, one coordinate is nearly normal
         return smallest
     pmf, unit = dominating_score(low, high, honest)
+    points = len(pmf) // 2
     at_ends = 0.0  # this part of the sum lies as far out as such a sum can be
     terms = 1
     while terms <= min(squares, max_terms):
-        scale = unit * normal_scale(pmf, at_ends, SCORE_POINTS * terms)
+        scale = unit * normal_scale(pmf, at_ends, points * terms)
         # Coordinates in blocks of so many, sorted: each block but the first counts for no more than the one before.
         rate = scale**2 / terms * (1 + (terms - 1) / squares)
         if rate > smallest:
@@ -225,17 +221,18 @@ def dominating_score(low: Array, high: Array, honest: int) -> tuple[Array, float
     Returns:
         The pmf, and the unit of the grid.
     """
+    points = 24  # on either side of zero
     scores = []
     for down, up in end_sums(low, high, honest):
         for pmf in (down, up):
             scores.append(((up - down)[pmf > 0] / (2 * pmf[pmf > 0]), pmf[pmf > 0]))
-    unit = max(float(abs(score).max()) for score, _ in scores) * (1 + 1e-9) / SCORE_POINTS
+    unit = max(float(abs(score).max()) for score, _ in scores) * (1 + 1e-9) / points
     pmfs = [
-        (split_on_grid(SCORE_POINTS + sign * score / unit, pmf, 2 * SCORE_POINTS + 1), 0.0)
+        (split_on_grid(points + sign * score / unit, pmf, 2 * points + 1), 0.0)
         for score, pmf in scores
         for sign in (1, -1)
     ]
-    pmf, _ = dominating_pmf(pmfs, SCORE_POINTS)
+    pmf, _ = dominating_pmf(pmfs, points)
     moved = 1.01e-7  # to the ends: more than the rounding errors
     pmf = (1 - moved) * (pmf + pmf[::-1]) / 2
     pmf[[0, -1]] += moved / 2

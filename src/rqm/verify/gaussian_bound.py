@@ -14,8 +14,6 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from .integer_pmfs import Array
 
-ERROR = 1e-11
-"""More than the rounding errors of a difference of Φ⁻¹."""
 SLACK = 1 + 1e-6
 """More than the rounding errors of μ² and ε."""
 
@@ -49,6 +47,10 @@ class BestTests(NamedTuple):
     z: Array
     slopes: Array
 
+    def rise(self, lower: int, upper: int) -> Array:
+        """How much z increases from one input to another, with more than the rounding errors."""
+        return np.asarray(self.z[upper] - self.z[lower] + 1e-11)
+
     @property
     def steepest(self) -> float:
         """The largest slope between the ends: 1/φ(Φ⁻¹(p)) is convex in p."""
@@ -56,7 +58,7 @@ class BestTests(NamedTuple):
 
     def squared_mus(self, is_zero_out: bool) -> Array:
         """μ² of a coordinate over its squared distance, and at most. See docs/verify.md#lemma-1."""
-        rises = np.diff(self.z, axis=0) + ERROR
+        rises = np.array([self.rise(0, 1), self.rise(1, 2)])
         slopes = np.maximum(self.slopes[1], rises) ** 2
         if is_zero_out:
             return np.array([slopes.max(initial=0), rises.max(initial=0) ** 2])
@@ -85,13 +87,14 @@ def best_tests(low: Array, high: Array, tail: float, missing: float) -> BestTest
     pmfs = np.array([low, (low + high) / 2, high])[:, order]
     power = np.cumsum(pmfs, axis=1)[:, :-1]
     complement = np.cumsum(pmfs[:, ::-1], axis=1)[:, -2::-1]
-    first = max(0, int(np.searchsorted(power.max(axis=0), tail, side="right")) - 1)
-    last = min(power.shape[1], int(np.searchsorted(-complement.max(axis=0), -tail, side="left")) + 1)
-    power = power[:, first:last]
-    complement = complement[:, first:last]
-    if min(power.min(initial=1), complement.min(initial=1)) < 1e12 * missing:
+    is_likely = np.append(power.max(axis=0)[1:], 1) > tail  # with the outcome that comes next
+    is_likely &= np.append(1, complement.max(axis=0)[:-1]) > tail
+    power = power[:, is_likely]
+    complement = complement[:, is_likely]
+    smaller = np.minimum(power, complement)
+    if smaller.min(initial=1) < 1e12 * missing:
         return certain
-    z = np.where(power < complement, ndtri(np.minimum(power, 0.5)), -ndtri(np.minimum(complement, 0.5)))
+    z = np.where(power < complement, 1, -1) * ndtri(smaller)
     rise = np.where(power[1] < complement[1], power[2] - power[0], complement[0] - complement[2]) / 2
     return BestTests(z, np.maximum(rise, 0) * np.exp(z**2 / 2) * sqrt(2 * pi))
 

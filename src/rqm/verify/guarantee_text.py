@@ -65,10 +65,9 @@ def assumptions(claims: Claims, charges: Counter[int]) -> list[str]:
             else f"the number of honest clients holds {window}, and each delivers both of its messages"
         )
     if claims.sampling_rate not in (None, 1):
-        sampled, sampler = ("record", "its silo") if unit == "record" else ("user", "the server")
         texts.append(
-            f"each {sampled} is included in a round independently with probability {claims.sampling_rate:.10g} "
-            f"(Poisson sampling), and only {sampler} knows the sample"
+            f"each record is included in a round independently with probability {claims.sampling_rate:.10g} "
+            "(Poisson sampling), and only its silo knows the sample"
         )
     texts.append(
         "nothing else is computed from the protected data and released: the clip, the learning rate and all other "

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .verification_report import Report, Row, Unverifiable, parse_json, read_bytes, shown
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-FORMAT = 4
-"""The format that this version verifies."""
+from .verification_report import Report, Row, Unverifiable, parse_json, read_bytes, shown
 
 
 def read_lines(data: bytes, report: Report) -> list[Row]:
@@ -26,15 +26,16 @@ def read_lines(data: bytes, report: Report) -> list[Row]:
     Raises:
         Unverifiable: If the ledger is empty, or has another format.
     """
+    known_format = 4
     lines: list[Row] = []
     raws = data.split(b"\n")
     for raw in raws if raws[-1] else raws[:-1]:
         line = parse_json(raw)
-        version = line.get("ledger", FORMAT) if isinstance(line, dict) and not lines else FORMAT
-        if version != FORMAT or isinstance(version, bool):
+        version = line.get("ledger", known_format) if isinstance(line, dict) and not lines else known_format
+        if version != known_format or isinstance(version, bool):
             raise Unverifiable(
-                f"ledger = {shown(version)}: this version verifies format {FORMAT}; use `rqm verify` of the version "
-                "that wrote the ledger"
+                f"ledger = {shown(version)}: this version verifies format {known_format}; "
+                "use `rqm verify` of the version that wrote the ledger"
             )
         fault = next(_faults(raw, line, lines), None)
         if fault and len(lines) == len(raws) - 1 and lines:
@@ -108,11 +109,6 @@ def check_signatures(lines: list[Row], expected: str | Path | None, report: Repo
         report.notes.append(
             f"signed by the key {shown(ledger_key)}: the writer of the ledger may have made it; compare it (--key)"
         )
-    try:
-        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 (not everywhere)
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise Unverifiable("signatures cannot be checked: cryptography is not installed") from None
     for number, line in enumerate(lines, start=1):
         try:
             if not re.fullmatch("[0-9a-f]{64}", ledger_key) or not re.fullmatch("[0-9a-f]{128}", line["signature"]):

@@ -67,8 +67,7 @@ def verify(
     """
     path = Path(path)
     report = Report(str(path))
-    expected = {"dim": dim, "delta": delta, "rounds": rounds}
-    expected |= {"honest_clients": honest_clients, "honest_fraction": honest_fraction}
+    honest = {"honest_clients": honest_clients, "honest_fraction": honest_fraction}
     is_run = isdir(path)  # which never fails
     lines: list[Row] = []
     with _reporting_doubts(report):
@@ -85,7 +84,9 @@ def verify(
     checks = [
         partial(check_signatures, lines, key, report),
         partial(check_heads, ledger.hashes, witness, head, report),
-        partial(compare_with_auditor, ledger.description, expected, report),
+        partial(
+            compare_with_auditor, ledger.description, {"dim": dim, "delta": delta, "rounds": rounds, **honest}, report
+        ),
         partial(_account, ledger, report),
     ]
     for name, check in (
