@@ -136,10 +136,11 @@ def check_heads(hashes: list[str], witness: Path | str | None, head: str | None,
     if witness is None:
         return
     *raws, tail = read_bytes(Path(witness)).split(b"\n")
-    entries = [parse_json(raw) for raw in raws if raw.strip()]
-    if tail.strip() or not all(isinstance(entry, dict) for entry in entries):
+    values = [parse_json(raw) for raw in raws if raw.strip()]
+    rows = [value for value in values if isinstance(value, dict)]
+    if tail.strip() or len(rows) < len(values):
         report.notes.append("the witness has lines that cannot be read")
-    entries = [entry for entry in entries if isinstance(entry, dict) and entry.get("ledger") == hashes[0]]
+    entries = [row for row in rows if row.get("ledger") == hashes[0]]
     recorded = 0
     for entry in entries:
         lines = entry.get("lines")

@@ -494,14 +494,14 @@ def compare_with_plan(mean: Row, plan: Any, where: str, report: Report) -> None:
         report.wrong.append(f"{where} is no plan: {shown(plan)}")
         return
     _check_table(where, plan, PLAN)
-    records = plan["records"]
-    adapt = plan["adapt"]
+    records = plan["records"] or {}
+    adapt = plan["adapt"] or {"share": 0.0}
     names = {field.name for field in fields(Claims)} & set(plan) - {"seed"}
     planned = {name: plan[name] for name in names} | plan["transforms"]
     planned["dim"] = sent_values(plan, plan["dim"])
-    planned["record_clip"] = None if records is None else records["clip"]
-    planned["sampling_rate"] = None if records is None else records.get("sampling_rate")
-    planned["zero_distance"] = 1.0 if adapt is None else sqrt(1 + 3 * adapt["share"] ** 2)
+    planned["record_clip"] = records.get("clip")
+    planned["sampling_rate"] = records.get("sampling_rate")
+    planned["zero_distance"] = sqrt(1 + 3 * adapt["share"] ** 2)
     if type(mean.get("dim")) is int and planned["coordinates"] == 1 << (mean["dim"] - 1).bit_length():
         planned["coordinates"] = None  # all are sent
     if planned["min_survivors"] is None and plan["lost"]:
