@@ -8,7 +8,7 @@ releases add up). Each kind of release has its bounds in one place, and each bou
 | affine noise: rounding, RQM, PBM, vqSGD | `affine_bound.AffineRelease` | Lemmas 1 to 4, 8 and 9 |
 | additive noise | `additive_bound.AdditiveRelease` | Lemmas 5 and 8 |
 | correlated noise | `correlated_bound.participation_mu` | Lemma 6 |
-| records of silos | `additive_bound.anywhere_mu`, `correlated_bound.fixed_order_epsilon` | Lemmas 5 and 7 |
+| records of silos | `AdditiveRelease.anywhere_mu`, `correlated_bound.fixed_order_epsilon` | Lemmas 5 and 7 |
 | sampled records, an honest fraction | `epsilon_bound` | Lemmas 7 and 9 |
 | lower bound on ε | `affine_bound.threshold_epsilon` | Lemma 10 |
 """

@@ -3,6 +3,7 @@
 docs/verify.md#lemma-5 and docs/verify.md#lemma-8 have the proofs.
 """
 
+from functools import cached_property
 from math import ceil, exp, inf, log, sqrt
 
 import numpy as np
@@ -20,7 +21,7 @@ class AdditiveRelease:
 
     Attributes:
         claims: What a release is.
-        honest: Honest clients in the sum, the user's included.
+        honest: Honest clients, or silos, in the sum, the user's included.
         last: The largest distance of two inputs of a coordinate, in steps.
     """
 
@@ -29,18 +30,35 @@ class AdditiveRelease:
 
         Args:
             claims: What a release is.
-            honest: Honest clients in the sum, the user's included.
-
-        Raises:
-            Unverifiable: If the divergences take too long.
+            honest: Honest clients, or silos, in the sum, the user's included.
         """
         self.claims = claims
         self.honest = honest
-        steps, bits = claims.mechanism["steps"], claims.mechanism["bits"]
-        if steps << bits > 2**25:
-            raise Unverifiable(f"steps = {steps}, bits = {bits}: takes this verifier too long")
-        self.last = steps / 2 if claims.is_zero_out else float(steps)
-        self.modular = modular_noise(claims.mechanism, honest)
+        self.last = claims.mechanism["steps"] / (2 if claims.is_zero_out else 1)
+
+    @cached_property
+    def modular(self) -> Array:
+        """The pmf of the noise modulo 2^bits."""
+        return modular_noise(self.claims.mechanism, self.honest)
+
+    def anywhere_mu(self) -> float:
+        """μ where a vector may lie anywhere, and moves by a known distance. See docs/verify.md#lemma-5.
+
+        Returns:
+            μ, infinite if the distance is not known.
+
+        Raises:
+            Unverifiable: If the noise takes too long.
+        """
+        mechanism = self.claims.mechanism
+        if self.claims.distance_anywhere == inf:
+            return inf
+        if self.honest * 20 * step_std(mechanism) > 60_000:
+            raise Unverifiable(
+                f"{self.honest} honest silos or clients, steps = {mechanism['steps']}: takes this verifier too long"
+            )
+        slope = best_tests(self.modular, np.roll(self.modular, 1), 0.0, 0.0).steepest
+        return float(slope * self.claims.distance_anywhere * mechanism["steps"] * SLACK)
 
     def mu(self, failure: float) -> float:
         """Bound μ: whole steps exactly, a fraction of a step by the steepest slope.
@@ -55,8 +73,7 @@ class AdditiveRelease:
             μ, infinite if there is none.
         """
         claims = self.claims
-        distance = claims.distance_anywhere
-        anywhere = inf if distance == inf else anywhere_mu(claims, self.honest, distance)
+        anywhere = self.anywhere_mu()
         pmf, missing = unbounded_noise(claims.mechanism, self.honest)
         tail = tail_probability(failure, claims.sent) - missing
         if not tail > missing:
@@ -89,16 +106,20 @@ class AdditiveRelease:
 
         Returns:
             D_α, at most: of noise shifted by k for inputs k steps apart, and linear in between.
+
+        Raises:
+            Unverifiable: If it takes too long.
         """
+        steps, bits = self.claims.mechanism["steps"], self.claims.mechanism["bits"]
+        if steps << bits > 2**25:
+            raise Unverifiable(f"steps = {steps}, bits = {bits}: takes this verifier too long")
         pmf = self.modular  # symmetric, so both directions reveal as much
-        last = ceil(self.last)
         excesses = [0.0]
-        for k in range(1, last + 1):
+        for k in range(1, ceil(self.last) + 1):
             shifted = np.roll(pmf, k)
             excesses.append(moment_excess(shifted, 1 - pmf / shifted, alpha))
-        parts = round(48 * self.last)  # noise is taken at its worst on each part of a step
-        shifts = np.arange(parts + 1) / 48
-        excess = np.interp(shifts[1:], np.arange(last + 1), np.maximum.accumulate(excesses))
+        shifts = np.arange(round(48 * self.last) + 1) / 48  # noise is taken at its worst on each part of a step
+        excess = np.interp(shifts[1:], np.arange(len(excesses)), np.maximum.accumulate(excesses))
         values = np.log1p(excess) / (alpha - 1)
         return worst_sum(shifts / self.last, values, self.claims.sent, self.claims.squared_length)
 
@@ -137,25 +158,3 @@ def worst_sum(distances: Array, values: Array, count: int, squares: float) -> fl
     nearby = log(farthest)
     best = minimize_scalar(bound, bounds=(nearby - 8, nearby + 8), method="bounded")
     return count * min(float(best.fun), farthest)
-
-
-def anywhere_mu(claims: Claims, honest: int, distance: float) -> float:
-    """μ of a release with additive noise in which a vector moves by a distance, wherever it lies.
-
-    See docs/verify.md#lemma-5.
-
-    Args:
-        claims: What a release is.
-        honest: Honest clients, or silos, in the sum.
-        distance: The L2 distance, in units of the clip of a coordinate.
-
-    Returns:
-        μ.
-    """
-    mechanism = claims.mechanism
-    if honest * 20 * step_std(mechanism) > 60_000:
-        raise Unverifiable(
-            f"{honest} honest silos or clients, steps = {mechanism['steps']}: takes this verifier too long"
-        )
-    pmf = modular_noise(mechanism, honest)
-    return float(best_tests(pmf, np.roll(pmf, 1), 0.0, 0.0).steepest * distance * mechanism["steps"] * SLACK)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from .additive_bound import AdditiveRelease, anywhere_mu
+from .additive_bound import AdditiveRelease
 from .affine_bound import AffineRelease, threshold_epsilon
 from .correlated_bound import fixed_order_epsilon, participation_mu
 from .gaussian_bound import SLACK, gaussian_delta, gaussian_epsilon
@@ -92,10 +92,9 @@ def _user_spent(claims: Claims, releases: int, is_repeated: bool) -> PrivacySpen
         mu = participation_mu(claims, honest, failure) * sqrt(releases)
         return PrivacySpent(gaussian_epsilon(mu, gaussian_delta_left)[0], mu, 0.0, releases, honest)
     if claims.kind == "gaussian":
-        per_distance = sqrt(releases) / claims.mechanism["noise_multiplier"]
-        mu = claims.distance * per_distance
-        attained_mu = claims.attained * (1 if claims.neighboring == "zero-out" else 2) * per_distance
-        lower = gaussian_epsilon(attained_mu, claims.delta)[1]
+        mu = sqrt(releases) / claims.mechanism["noise_multiplier"]  # of a distance of one L2 bound
+        lower = gaussian_epsilon(mu * claims.attained * (1 if claims.neighboring == "zero-out" else 2), claims.delta)[1]
+        mu *= claims.distance
         return PrivacySpent(gaussian_epsilon(mu, gaussian_delta_left)[0], mu, lower, releases, honest)
     if claims.mechanism.get("steps") == 1 and claims.sent * releases <= FEW_COORDINATES:
         raise Unverifiable("steps = 1: this verifier has no tight bound for so few coordinates")
@@ -206,7 +205,7 @@ def _record_spent(claims: Claims, releases: int, is_repeated: bool) -> PrivacySp
     honest = claims.cohorts(releases)[0][0][1]
     if claims.noise is not None:  # a silo that drops out is missing in the noise of two rounds
         honest = max(1, honest - claims.dropouts)
-    round_mu = anywhere_mu(claims, honest, claims.distance_anywhere)
+    round_mu = AdditiveRelease(claims, honest).anywhere_mu()
     if claims.sampling_rate not in (None, 1):
         if is_repeated:
             raise Unverifiable("rounds were repeated: this verifier has no bound for them and sampled records")

@@ -77,15 +77,15 @@ def _faults(raw: bytes, line: Any, previous_lines: list[Row]) -> Iterator[str]:
         yield f"was changed: its hash is {shown(line['hash'])}: expected {expected}"
 
 
-def _public_key(key: str | Path | None) -> str | None:
+def _public_key(key: str | Path) -> str:
     """A public key in hexadecimal, from itself or from a file."""
-    if key is None or re.fullmatch("[0-9a-fA-F]{64}", str(key)):
-        return None if key is None else str(key).lower()
-    data = read_bytes(Path(key))
-    text = data.hex() if len(data) == 32 else data.decode(errors="replace").strip().lower()
-    if not re.fullmatch("[0-9a-f]{64}", text):
+    text = str(key)
+    if not re.fullmatch("[0-9a-fA-F]{64}", text):
+        data = read_bytes(Path(key))
+        text = data.hex() if len(data) == 32 else data.decode(errors="replace").strip()
+    if not re.fullmatch("[0-9a-fA-F]{64}", text):
         raise Unverifiable(f"key = {key}: must be 32 bytes in hexadecimal, or a file that holds them")
-    return text
+    return text.lower()
 
 
 def check_signatures(lines: list[Row], expected: str | Path | None, report: Report) -> None:
@@ -96,7 +96,7 @@ def check_signatures(lines: list[Row], expected: str | Path | None, report: Repo
         expected: The server's public key, in hexadecimal or in a file; None: it is not known.
         report: What is wrong is added to it.
     """
-    key = _public_key(expected)
+    key = None if expected is None else _public_key(expected)
     ledger_key = report.key = lines[0].get("key")
     if ledger_key is None:
         report.notes.append("the ledger is not signed: anyone who can write the file can replace it")

@@ -52,9 +52,10 @@ def end_pmfs(mechanism: Row) -> tuple[Array, Array, int]:
         if levels % 2 or output_range < levels - 1:
             raise Unverifiable(f"levels = {levels}, margin = {mechanism['margin']}: a level lies inside the clip")
         slope = float((levels - 1) / output_range)
-        middle = levels // 2 - 1
-        is_rounding = mechanism["mechanism"] == "rounding"
-        rows = np.eye(2) if is_rounding else np.array([rqm_row(mechanism, middle), rqm_row(mechanism, middle + 1)])
+        middle = levels // 2
+        rows = np.eye(2)
+        if mechanism["mechanism"] == "rqm":
+            rows = np.array([rqm_row(mechanism, level) for level in (middle - 1, middle)])
     if slope < 2**-14:  # encoders have 1,024 positions within the clip
         raise Unverifiable("the outer levels lie so far out that no encoder supports them")
     upper = (1 + slope) / 2
