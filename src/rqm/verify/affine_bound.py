@@ -97,8 +97,8 @@ class AffineRelease:
             for pmf, neighbor in pairs:
                 y = 1 - neighbor / pmf
                 for power in (alpha, 1 - alpha):
-                    near = power * (power - 1) / 2 * float(pmf @ y**2)
-                    kappa = max(kappa, near, moment_excess(pmf, y, power))
+                    at_zero = power * (power - 1) / 2 * float(pmf @ y**2)
+                    kappa = max(kappa, at_zero, moment_excess(pmf, y, power))
         return self.count / (alpha - 1) * log1p(kappa * self.claims.squared_length / self.claims.sent)
 
     @property

@@ -43,7 +43,7 @@ class Ratio(NamedTuple):
         """The pmf of noise and a bit that is one with this probability; last, outcomes without noise."""
         return np.append(self.pmf * (1 + probability * (self.values - 1)), probability * self.unmatched)
 
-    def times(self, factor: float, grid: tuple[float, float]) -> "Ratio":
+    def scaled(self, factor: float, grid: tuple[float, float]) -> "Ratio":
         """The ratio times a factor, on another grid."""
         return _on_grid(factor * self.values, self.pmf, factor * self.unmatched, grid)
 
@@ -266,9 +266,9 @@ def path_weights(
         quadratic = (
             np.diag([1 / (residual or 1.0), 1 / last, following]) + np.outer(by_transient, by_transient) / transient
         )
-        kept = np.flatnonzero([residual > 0, True, bool(weights)])
+        used = np.flatnonzero([residual > 0, True, bool(weights)])
         solution = np.zeros(3)  # never negative: no element beside the diagonal is positive
-        solution[kept] = np.linalg.solve(quadratic[np.ix_(kept, kept)], np.ones(len(kept)))
+        solution[used] = np.linalg.solve(quadratic[np.ix_(used, used)], np.ones(len(used)))
         squared_mu = 1 / float(solution.sum())
         if weights and squared_mu > (1 - 1e-4) * following:
             break
@@ -313,12 +313,12 @@ def path_ratio(
         unmatched = onward * unmatched_one + e * unmatched_back
         mixture = np.zeros(2 * ceil(grid[1] / grid[0]) + 4)
         for ratio_one, ratio_back, probability in points:
-            term = y.times(onward * ratio_one, grid)
+            term = y.scaled(onward * ratio_one, grid)
             if e:
-                term = term.plus(by_residual.times(e * ratio_back, grid))
+                term = term.plus(by_residual.scaled(e * ratio_back, grid))
             mixture[term.first : term.first + len(term.pmf)] += probability * term.pmf
             unmatched += probability * term.unmatched
-        y = Ratio(grid[0], 0, mixture, unmatched).times(1, grid).plus(by_last.times(c, grid)).times(1, grid)
+        y = Ratio(grid[0], 0, mixture, unmatched).scaled(1, grid).plus(by_last.scaled(c, grid)).scaled(1, grid)
     totals = float(y.pmf.sum()), float(y.pmf @ y.values) + y.unmatched
     if not all(abs(total - 1) < 1e-6 for total in totals):
         raise Unverifiable(f"noise: probabilities of a path add up to {totals}, not to 1")

@@ -277,8 +277,8 @@ class Claims:
         left_out = 1e-3 * self.delta  # pays for samples with fewer honest clients than any cohort
         honest_others = max(1, int(self.honest_fraction * population)) - 1
         sample = hypergeom(population - 1, honest_others, self.clients - 1)
-        fewest, most = sample.support()
-        counts = np.arange(fewest, most + 1)
+        smallest, largest = sample.support()
+        counts = np.arange(smallest, largest + 1)
         probabilities = sample.pmf(counts) * (1 + 1e-4)
         first = int(np.searchsorted(np.cumsum(probabilities), left_out / releases, side="right"))
         first = min(first, len(counts) - 1)
