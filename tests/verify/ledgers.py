@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+from collections import Counter
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rqm import Gaussian, Participation, PrivateMean, StochasticRounding
 from rqm.config.plan import Plan
+from tests.plans import make_plan
 
 KEY, OTHER_KEY = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2))
 DELTA = 1e-6
@@ -81,3 +83,21 @@ FAST_DESCRIPTION = describe(
 )
 """Its ε takes no time."""
 FAST_LEDGER = ledger_bytes([0, 1, 2, 2, 3], FAST_DESCRIPTION)
+
+SILO_NOISE = {"mechanism": "discrete-gaussian", "clip": 1.0, "scale": 0.5, "steps": 511, "bits": 12}
+
+
+def silo_plan(**changes):
+    """The plan of a run of silos, whose records are sampled."""
+    values = {"model": "own", "dim": 500, "mechanism": SILO_NOISE, "clients": 4, "rounds": 20, "delta": 1e-6}
+    values |= {"transforms": {"l2_clip": 22.6, "rotate": True}}
+    values |= {"records": {"clip": 1.0, "batch": 200, "sampling_rate": 0.05}}
+    return make_plan(**values | changes)
+
+
+def silo_ledger(charges, **changes):
+    """The accountant's ε of some rounds of silos, and the ledger."""
+    plan = silo_plan(**changes)
+    mean = plan.private_mean()
+    description = describe(mean, plan=json.loads(json.dumps(plan.to_dict())), users=mean.participation.clients)
+    return mean.account(Counter(charges)).epsilon, ledger_bytes(charges, description)

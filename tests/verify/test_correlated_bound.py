@@ -26,8 +26,7 @@ from tests.correlated.enumeration import (
     smallest_mu,
     transient_only,
 )
-from tests.plans import make_plan
-from tests.verify.ledgers import change_mean, describe, ledger_bytes
+from tests.verify.ledgers import change_mean, describe, ledger_bytes, silo_ledger, silo_plan
 
 MECHANISM = StochasticRounding(clip=4 / 1024, levels=2, margin=8.3)
 
@@ -165,24 +164,22 @@ def test_no_run_is_easier_to_tell_apart_than_a_path_with_residual_noise(probabil
 # -- ledgers of users -----------------------------------------------------------------------------
 
 
-def test_epsilon_of_a_ledger_is_that_of_all_participations(verify_bytes):
+def test_epsilon_of_a_ledger_is_that_of_all_participations(confirm):
     mean = mean_of(noise=5.0, min_separation=12, clients=150)
     for rounds, participations in ((1, 1), (12, 1), (13, 2), (30, 3)):
-        report = verify_bytes(ledger_bytes(range(rounds), describe(mean)))
-        assert (report.status, report.max_participations) == ("verified", participations)
+        report = confirm(mean, range(rounds))
+        assert report.max_participations == participations
     mu = participation_mu(read_claims(describe(mean)), 150, epsilon_bound.TAIL_PART * 1e-6 / 3)
     assert report.epsilon == pytest.approx(gaussian_epsilon(sqrt(3) * mu, 1e-6)[0], rel=0.01)
     assert mean.account(dict.fromkeys(range(30), 1)).epsilon == pytest.approx(report.epsilon, rel=0.05)
-    independent = verify_bytes(ledger_bytes(range(30), describe(mean_of(noise=None, min_separation=12, clients=150))))
+    independent = confirm(mean_of(noise=None, min_separation=12, clients=150), range(30))
     assert independent.max_participations == 3
     assert independent.epsilon > 2 * report.epsilon
 
 
-def test_a_ledger_with_residual_noise_is_verified(verify_bytes):
+def test_a_ledger_with_residual_noise_is_verified(confirm):
     mean = mean_of(noise=CorrelatedNoise(20.0, 1.5, 5), min_separation=12, clients=150)
-    report = verify_bytes(ledger_bytes(range(30), describe(mean)))
-    assert (report.status, report.max_participations) == ("verified", 3)
-    assert mean.account(dict.fromkeys(range(30), 1)).epsilon == pytest.approx(report.epsilon, rel=0.1)
+    assert confirm(mean, range(30)).max_participations == 3
 
 
 def test_correlated_noise_is_verified(verify_bytes):
@@ -254,15 +251,12 @@ def test_the_window_is_that_of_the_plan():
     [(40, 1, 1, 10), (40, 1, 1, 40), (40, None, 64, 10), (40, None, 20, 10), (40, None, 20, 30), (10, 1, 1, 30)],
 )
 def test_epsilon_of_a_run_that_is_not_finished_is_that_of_the_accountant(
-    verify_bytes, rounds, limit, min_separation, charges
+    confirm, rounds, limit, min_separation, charges
 ):
     mean = mean_of(
         noise=5.0, min_separation=min_separation, rounds=rounds, max_participations=limit, clients=150, dim=2**16
     )
-    report = verify_bytes(ledger_bytes(range(charges), describe(mean)))
-    stated = mean.account(dict.fromkeys(range(charges), 1)).epsilon
-    assert report.status == "verified"
-    assert stated * 0.999 <= report.epsilon <= 1.1 * stated
+    confirm(mean, range(charges))
     if rounds > charges and min_separation > 1:  # a window of the charged rounds alone would be another
         shorter = mean.with_values(min_separation=5) if charges == 10 else mean.with_values(min_separation=10)
         assert shorter.account(dict.fromkeys(range(5), 1)).epsilon > 1.001 * mean.account({0: 1}).epsilon
@@ -272,26 +266,7 @@ def test_epsilon_of_a_run_that_is_not_finished_is_that_of_the_accountant(
 
 
 NOISE = {"mechanism": "discrete-gaussian", "clip": 1.0, "scale": 0.2, "steps": 511, "bits": 15}
-SILOS = {
-    "model": "own",
-    "dim": 500,
-    "mechanism": NOISE,
-    "clients": 4,
-    "rounds": 20,
-    "delta": 1e-6,
-    "transforms": {"l2_clip": 22.6, "rotate": True},
-    "records": {"clip": 1.0, "batch": 200},
-    "min_separation": 8,
-    "noise": 200.0,
-}
-
-
-def silo_report(verify_bytes, charges, **changes):
-    """The accountant's ε, and the verifier's report."""
-    plan = make_plan(**SILOS | changes)
-    mean = plan.private_mean()
-    description = describe(mean, plan=json.loads(json.dumps(plan.to_dict())), users=mean.participation.clients)
-    return mean.account(dict.fromkeys(charges, 1)).epsilon, verify_bytes(ledger_bytes(charges, description))
+ORDERED = {"mechanism": NOISE, "records": {"clip": 1.0, "batch": 200}, "min_separation": 8, "noise": 200.0}
 
 
 @pytest.mark.parametrize(
@@ -309,14 +284,15 @@ def silo_report(verify_bytes, charges, **changes):
     ],
 )
 def test_epsilon_of_records_is_that_of_the_accountant(verify_bytes, changes):
-    stated, report = silo_report(verify_bytes, range(12), **changes)
+    stated, ledger = silo_ledger(range(12), **ORDERED | changes)
+    report = verify_bytes(ledger)
     assert report.status == "verified", (report.wrong, report.unsure)
     assert 0.995 * stated <= report.epsilon <= 1.06 * stated
 
 
 def test_beside_no_honest_silo_only_residual_noise_counts(verify_bytes):
-    pairs = [silo_report(verify_bytes, range(12), honest_clients=1, noise=noise) for noise in (None, 200.0)]
-    (stated, report), (stated_with, report_with) = pairs
+    pairs = [silo_ledger(range(12), **ORDERED | {"honest_clients": 1, "noise": noise}) for noise in (None, 200.0)]
+    (stated, report), (stated_with, report_with) = ((epsilon, verify_bytes(ledger)) for epsilon, ledger in pairs)
     assert stated == stated_with
     assert report.epsilon == report_with.epsilon
     assert stated < report.epsilon
@@ -336,7 +312,7 @@ def test_beside_no_honest_silo_only_residual_noise_counts(verify_bytes):
     ],
 )
 def test_correlated_noise_of_records_without_a_bound_is_not_verified(verify_bytes, changes, message):
-    description = change_mean(describe(make_plan(**SILOS).private_mean()), **changes)
+    description = change_mean(describe(silo_plan(**ORDERED).private_mean()), **changes)
     report = verify_bytes(ledger_bytes(range(3), description))
     assert (report.status, report.epsilon) == ("cannot verify", None)
     assert any(re.search(message, doubt) for doubt in report.unsure), report.unsure

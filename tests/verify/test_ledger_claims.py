@@ -15,7 +15,7 @@ from rqm.related.vqsgd import VQSGD
 from rqm.verify.ledger_claims import read_claims
 from rqm.verify.verification_report import Unverifiable
 from tests.plans import make_plan
-from tests.verify.ledgers import LEDGER, MEAN, change_mean, describe, ledger_bytes, plan_table
+from tests.verify.ledgers import LEDGER, MEAN, change_mean, describe, ledger_bytes, plan_table, silo_plan
 
 # -- claims ---------------------------------------------------------------------------------------
 
@@ -344,22 +344,6 @@ def test_an_unknown_method_is_not_verified(verify_bytes):
 
 # -- records of silos -----------------------------------------------------------------------------
 
-NOISE = {"mechanism": "discrete-gaussian", "clip": 1.0, "scale": 0.5, "steps": 511, "bits": 12}
-
-
-def silos_plan(**values):
-    return make_plan(
-        model="own",
-        dim=500,
-        mechanism=NOISE,
-        clients=4,
-        rounds=20,
-        delta=1e-6,
-        transforms={"l2_clip": 22.6, "rotate": True},
-        records={"clip": 1.0, "batch": 200, "sampling_rate": 0.05},
-        **values,
-    )
-
 
 @pytest.mark.parametrize(
     ("change", "status"),
@@ -374,7 +358,7 @@ def silos_plan(**values):
     ],
 )
 def test_a_plan_of_silos_is_compared(verify_bytes, change, status):
-    plan = silos_plan()
+    plan = silo_plan()
     table = json.loads(json.dumps(plan.to_dict()))
     for name, value in change.items():
         table[name] = {**table[name], **value} if isinstance(value, dict) else value
@@ -405,7 +389,7 @@ def test_a_plan_of_silos_is_compared(verify_bytes, change, status):
     ],
 )
 def test_records_with_other_values_are_not_known(changes, message):
-    description = describe(silos_plan().private_mean())
+    description = describe(silo_plan().private_mean())
     assert read_claims(description).unit == "record"
     with pytest.raises(Unverifiable) as doubt:
         read_claims(change_mean(description, **changes))

@@ -8,20 +8,15 @@ from math import ceil, inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 from scipy.special import ndtr, ndtri
 
-from .gaussian_bound import SLACK, best_tests, dominating_pmf, gaussian_epsilon, split_on_grid
+from .gaussian_bound import SLACK, BestTests, best_tests, dominating_pmf, gaussian_epsilon, split_on_grid
 from .integer_pmfs import TAIL, Array, end_pmfs, missing_from_sum, other_sums, transient_noise, unbounded_noise
 from .ledger_claims import Claims
 from .verification_report import Unverifiable
 
-MIN_PROBABILITY, IGNORED = 1e-60, 1e-53
-"""Less likely values of a ratio are left out; more than the probability of all that a round leaves out."""
-SHIFT_DENSITY = 10
-"""Grid points in one standard deviation of the ratio of a shift of one noise."""
-RECORD_TAIL = 1e-28
-"""Probability of either tail of a record's coordinate."""
+MIN_PROBABILITY = 1e-60
+"""Less likely values of a ratio are left out."""
 
 
 class Ratio(NamedTuple):
@@ -48,21 +43,17 @@ class Ratio(NamedTuple):
         """The pmf of noise and a bit that is one with this probability; last, outcomes without noise."""
         return np.append(self.pmf * (1 + probability * (self.values - 1)), probability * self.unmatched)
 
+    def scaled(self, factor: float, grid: tuple[float, float]) -> "Ratio":
+        """The ratio times a factor, on another grid."""
+        return _on_grid(factor * self.values, self.pmf, factor * self.unmatched, grid)
 
-class TransientRatios(NamedTuple):
-    """The joint pmf, on few points, of two likelihood ratios of transient noise F.
-
-    Attributes:
-        points: The ratio of F + 1, the ratio of F − (m − 1), and their probability.
-        unmatched_one: Probability that F + 1 is no outcome of F.
-        unmatched_back: Probability that F − (m − 1) is no outcome of F.
-    """
-
-    points: list[tuple[float, float, float]]
-    unmatched_one: float
-    unmatched_back: float
+    def plus(self, other: "Ratio") -> "Ratio":
+        """The sum of this ratio and an independent one on the same grid."""
+        pmf = np.convolve(self.pmf, other.pmf)
+        return Ratio(self.step, self.first + other.first, pmf, self.unmatched + other.unmatched)
 
 
+@np.errstate(all="ignore")
 def participation_mu(claims: Claims, honest: int, failure: float) -> float:
     """Bound μ of one participation of a user. See docs/verify.md#lemma-6.
 
@@ -82,29 +73,24 @@ def participation_mu(claims: Claims, honest: int, failure: float) -> float:
         raise Unverifiable("noise: this verifier has a bound for rounding to two levels only")
     if honest == 1:
         return inf
-    gain = claims.noise["gain"]
     transient, missing = transient_noise(claims.noise["transient_std"], honest)
     residual = None
     if claims.noise["residual_std"]:
         residual, missing_residual = transient_noise(claims.noise["residual_std"], honest)
         missing += missing_residual
-    bits_variance = float((honest - 1) * min(low[0] * low[1], high[0] * high[1]))
     missing += missing_from_sum(honest, TAIL)
-    with np.errstate(all="ignore"):
-        bits = bits_ratio(low, high, honest - 1, bits_variance)
-        ratio, rounds = path_ratio(bits, bits_variance, transient, claims.window, residual, gain)
-        bit_low, bit_high = (ratio.bit_sum_pmf(float(end[1])) for end in (low, high))
-        ignored = rounds * (missing + IGNORED)
-        tests = best_tests(bit_low, bit_high, failure / (2 * claims.sent) - ignored, ignored)
-        if tests is None:
-            return inf
-        squared_mus = tests.squared_mus(claims.is_zero_out) * [claims.squared_distance, claims.sent]
+    bits_variance = float((honest - 1) * min(low[0] * low[1], high[0] * high[1]))
+    bits = bits_ratio(low, high, honest - 1, bits_variance)
+    path = path_ratio(bits, bits_variance, transient, claims.window, residual, claims.noise["gain"])
+    tests = _bit_tests(path, (float(low[1]), float(high[1])), missing, failure / (2 * claims.sent))
+    squared_mus = tests.squared_mus(claims.is_zero_out) * [claims.squared_distance, claims.sent]
     mu = sqrt(float(squared_mus.min()) * SLACK)
     if not mu > 0:
         raise Unverifiable(f"noise = {claims.noise}: no μ was computed")
     return mu
 
 
+@np.errstate(all="ignore")
 def fixed_order_epsilon(claims: Claims, honest: int, count: int) -> tuple[float, float]:
     """Bound ε of a record in a fixed order of rounds, with transient noise. See docs/verify.md#lemma-7.
 
@@ -119,22 +105,27 @@ def fixed_order_epsilon(claims: Claims, honest: int, count: int) -> tuple[float,
     assert claims.noise is not None
     residual, missing_residual = unbounded_noise(claims.mechanism, honest)
     transient, missing_transient = transient_noise(claims.noise["transient_std"], honest)
+    variance = pmf_variance(residual)
+    path = path_ratio(shift_ratio(residual, variance), variance, transient, claims.window)
+    tail = 1e-28  # of a coordinate, on either side
+    tests = _bit_tests(path, (0, 1), missing_residual + missing_transient, tail)
+    slope = 2 * tests.steepest * SLACK
     distance = claims.distance_anywhere * claims.mechanism["steps"] / 2
-    with np.errstate(all="ignore"):
-        by_residual = shift_ratio(residual, pmf_variance(residual))
-        ratio, rounds = path_ratio(by_residual, pmf_variance(residual), transient, claims.window)
-        missing = rounds * (missing_residual + missing_transient + IGNORED)
-        tests = best_tests(ratio.bit_sum_pmf(0), ratio.bit_sum_pmf(1), RECORD_TAIL - missing, missing)
-        if tests is None:
-            return inf, inf
-        slope = 2 * tests.steepest * SLACK
-        mu = sqrt(count) * slope * distance
-        # What the tails of all coordinates cost, on every segment along which none changes by more than a step.
-        tails = count * claims.sent * (4 * RECORD_TAIL + ndtr(ndtri(2 * RECORD_TAIL) + slope))
-        failure = float(max(1, ceil(distance)) * ndtr(ndtri(min(tails, 0.5)) + mu))
+    mu = sqrt(count) * slope * distance
+    # What the tails of all coordinates cost, on every segment along which none changes by more than a step.
+    tails = count * claims.sent * (4 * tail + ndtr(ndtri(2 * tail) + slope))
+    failure = float(max(1, ceil(distance)) * ndtr(ndtri(min(tails, 0.5)) + mu))
     if not failure < 0.02 * claims.delta:
         return inf, inf
     return gaussian_epsilon(mu, claims.delta - failure)[0], mu
+
+
+def _bit_tests(path: tuple[Ratio, int], probabilities: tuple[float, float], missing: float, tail: float) -> BestTests:
+    """The tests of noise and a bit with either probability, by the ratio of a path and its number of rounds."""
+    ratio, rounds = path
+    missing = rounds * (missing + 1e-53)  # more than the probability of all values that are left out
+    low, high = (ratio.bit_sum_pmf(probability) for probability in probabilities)
+    return best_tests(low, high, tail - missing, missing)
 
 
 # -- the ratio of one noise -----------------------------------------------------------------------
@@ -146,7 +137,7 @@ def pmf_variance(pmf: Array) -> float:
     return float(pmf @ (outcomes - pmf @ outcomes) ** 2)
 
 
-def _grid_step(std: float, density: int) -> tuple[float, float]:
+def _grid_of(std: float, density: int = 10) -> tuple[float, float]:
     """The step of a grid and its largest value, for a ratio with this standard deviation."""
     std = min(std, 0.5)
     return std / density, 1 + 80 * std  # a larger ratio is split into the largest and a remainder
@@ -182,7 +173,7 @@ def shift_ratio(noise: Array, variance: float) -> Ratio:
         raise Unverifiable("noise: there is none")
     noise = noise[noise > MIN_PROBABILITY]
     values = np.append(0.0, noise[:-1]) / noise
-    return _on_grid(values, noise, float(noise[-1]), _grid_step(1 / sqrt(variance), SHIFT_DENSITY))
+    return _on_grid(values, noise, float(noise[-1]), _grid_of(1 / sqrt(variance)))
 
 
 def bits_ratio(low: Array, high: Array, number: int, variance: float) -> Ratio:
@@ -200,7 +191,7 @@ def bits_ratio(low: Array, high: Array, number: int, variance: float) -> Ratio:
     Returns:
         The ratio.
     """
-    step, largest = _grid_step(1 / sqrt(variance), SHIFT_DENSITY)
+    step, largest = _grid_of(1 / sqrt(variance))
     size = ceil(largest / step) + 2
     pmfs = []
     for bits in other_sums(low, high, number):
@@ -211,18 +202,19 @@ def bits_ratio(low: Array, high: Array, number: int, variance: float) -> Ratio:
     return Ratio(step, 0, pmf, beyond * step)
 
 
-def transient_ratios(noise: Array, gain: int) -> TransientRatios:
-    """Return both ratios of F. Outcomes in cells are split between the corners of a box, with both means preserved.
+def transient_ratios(noise: Array, gain: int) -> tuple[list[tuple[float, float, float]], float, float]:
+    """Return the joint pmf of both ratios of F, on few points.
 
-    As the first ratio increases, the second decreases. So at most three of the corners are used.
-    See docs/verify.md#lemma-6.
+    Outcomes in cells are split between the corners of a box, with both means preserved. As the first ratio
+    increases, the second decreases. So at most three of the corners are used. See docs/verify.md#lemma-6.
 
     Args:
         noise: The pmf of F.
         gain: m, the gain of the noise; 1 without residual noise, where the second ratio is 1.
 
     Returns:
-        The ratios.
+        The points: the ratio of F + 1, the ratio of F − (m − 1), and their probability. Then the probabilities
+        that F + 1 is no outcome of F, and that F − (m − 1) is none.
     """
     width = max(1, round(0.5 * sqrt(pmf_variance(noise))))  # a tenth less changes μ by less than 0.1 %
     noise = noise[noise > MIN_PROBABILITY]
@@ -230,23 +222,23 @@ def transient_ratios(noise: Array, gain: int) -> TransientRatios:
     ratio_back = np.append(noise[gain - 1 :], np.zeros(min(gain - 1, len(noise)))) / noise
     points = []
     for start in range(0, len(noise), width):
-        cell = slice(start, start + width + 1)  # with the start of the next one
-        low_one, low_back = ratio_one[cell].min(), ratio_back[cell].min()
-        high_one, high_back = ratio_one[cell].max(), ratio_back[cell].max()
         cell = slice(start, start + width)
-        u = (ratio_one[cell] - low_one) / (high_one - low_one or 1)
-        v = (ratio_back[cell] - low_back) / (high_back - low_back or 1)
-        beyond = 1 - u - v  # negative where values lie beyond the diagonal of the box
+        (low_one, high_one, u), (low_back, high_back, v) = (_between(ratio[cell]) for ratio in (ratio_one, ratio_back))
+        beyond = np.maximum(u + v - 1, 0)  # positive where values lie beyond the diagonal of the box
         corners = (
-            (high_one, low_back, u + np.minimum(beyond, 0)),
-            (low_one, high_back, v + np.minimum(beyond, 0)),
-            (low_one, low_back, np.maximum(beyond, 0)),
-            (high_one, high_back, np.maximum(u + v - 1, 0)),
+            (high_one, low_back, u - beyond),
+            (low_one, high_back, v - beyond),
+            (low_one, low_back, np.maximum(1 - u - v, 0)),
+            (high_one, high_back, beyond),
         )
-        points += [(float(x), float(y), float(noise[cell] @ weight)) for x, y, weight in corners]
-    return TransientRatios(
-        [point for point in points if point[2] > 0], float(noise[-1]), float(noise[: gain - 1].sum())
-    )
+        points += [(x, y, float(noise[cell] @ weight)) for x, y, weight in corners]
+    return [point for point in points if point[2] > 0], float(noise[-1]), float(noise[: gain - 1].sum())
+
+
+def _between(values: Array) -> tuple[float, float, Array]:
+    """The smallest and the largest value, and how far each value lies between them, from 0 to 1."""
+    low, high = float(values.min()), float(values.max())
+    return low, high, (values - low) / (high - low or 1)
 
 
 # -- the ratio of a path --------------------------------------------------------------------------
@@ -269,25 +261,20 @@ def path_weights(
     """
     weights: list[tuple[float, float, float]] = []
     following = 0.0  # μ² of the round after
-    inverse_std = 1 / np.sqrt([residual or 1.0, transient, last])
+    by_transient = np.array([1.0 - gain, 0, 1])  # shifts of F by e, c and the rest
     while len(weights) < window:
-        shifts = np.array(  # of each noise in standard deviations, by e, c and the rest
-            [
-                [inverse_std[0], 0, 0],
-                [(1 - gain) * inverse_std[1], 0, inverse_std[1]],
-                [0, inverse_std[2], 0],
-                [0, 0, sqrt(following)],
-            ]
+        quadratic = (
+            np.diag([1 / (residual or 1.0), 1 / last, following]) + np.outer(by_transient, by_transient) / transient
         )
-        is_possible = [residual > 0, True, bool(weights)]
-        total = 1e3 * inverse_std.max()  # weight of the condition that the three add up to 1
-        solution, _ = nnls(np.vstack([shifts, [total] * 3]) * is_possible, [0, 0, 0, 0, total])
-        solution /= solution.sum()
-        squared_mu = float(((shifts @ solution) ** 2).sum())
+        used = np.flatnonzero([residual > 0, True, bool(weights)])
+        solution = np.zeros(3)  # never negative: no element beside the diagonal is positive
+        solution[used] = np.linalg.solve(quadratic[np.ix_(used, used)], np.ones(len(used)))
+        squared_mu = 1 / float(solution.sum())
         if weights and squared_mu > (1 - 1e-4) * following:
             break
         following = squared_mu
-        weights.append((float(solution[0]), float(solution[1]), squared_mu))
+        e, c, _ = (solution * squared_mu).tolist()
+        weights.append((e, c, squared_mu))
     return weights
 
 
@@ -312,39 +299,27 @@ def path_ratio(
     Raises:
         Unverifiable: If the probabilities do not add up to 1.
     """
-    by_transient = transient_ratios(transient, gain)
-    by_residual = None if residual is None else shift_ratio(residual, pmf_variance(residual))
-    residual_variance = 0.0 if residual is None else pmf_variance(residual)
+    points, unmatched_one, unmatched_back = transient_ratios(transient, gain)
+    by_residual = Ratio(1.0, 1, np.ones(1), 0.0)
+    residual_variance = 0.0
+    if residual is not None:
+        residual_variance = pmf_variance(residual)
+        by_residual = shift_ratio(residual, residual_variance)
     weights = path_weights(residual_variance, pmf_variance(transient), gain, last, window)
     y = Ratio(1.0, 1, np.ones(1), 0.0)
     for e, c, squared_mu in weights:
-        grid = _grid_step(sqrt(squared_mu), 36)
+        grid = _grid_of(sqrt(squared_mu), 36)
         onward = max(0.0, 1 - e - c)
-        unmatched = onward * _either(y.unmatched, by_transient.unmatched_one)
+        unmatched = onward * unmatched_one + e * unmatched_back
         mixture = np.zeros(2 * ceil(grid[1] / grid[0]) + 4)
-        for ratio_one, ratio_back, probability in by_transient.points:
-            term = _on_grid(onward * ratio_one * y.values, y.pmf, 0.0, grid)
-            if by_residual is not None:
-                term = _sum(term, _on_grid(e * ratio_back * by_residual.values, by_residual.pmf, 0.0, grid))
+        for ratio_one, ratio_back, probability in points:
+            term = y.scaled(onward * ratio_one, grid)
+            if e:
+                term = term.plus(by_residual.scaled(e * ratio_back, grid))
             mixture[term.first : term.first + len(term.pmf)] += probability * term.pmf
             unmatched += probability * term.unmatched
-        if by_residual is not None:
-            unmatched += e * _either(by_residual.unmatched, by_transient.unmatched_back)
-        passed_on = _on_grid(grid[0] * np.arange(float(len(mixture))), mixture, unmatched, grid)
-        y = _sum(passed_on, _on_grid(c * by_last.values, by_last.pmf, c * by_last.unmatched, grid))
-        y = _on_grid(y.values, y.pmf, y.unmatched, grid)
+        y = Ratio(grid[0], 0, mixture, unmatched).scaled(1, grid).plus(by_last.scaled(c, grid)).scaled(1, grid)
     totals = float(y.pmf.sum()), float(y.pmf @ y.values) + y.unmatched
     if not all(abs(total - 1) < 1e-6 for total in totals):
         raise Unverifiable(f"noise: probabilities of a path add up to {totals}, not to 1")
     return y, len(weights)
-
-
-def _sum(first: Ratio, second: Ratio) -> Ratio:
-    """The sum of two independent ratios, each times a weight, on the same grid."""
-    pmf = np.convolve(first.pmf, second.pmf)
-    return Ratio(first.step, first.first + second.first, pmf, first.unmatched + second.unmatched)
-
-
-def _either(first: float, second: float) -> float:
-    """The probability of at least one of two independent events."""
-    return first + second - first * second

@@ -65,10 +65,9 @@ def assumptions(claims: Claims, charges: Counter[int]) -> list[str]:
             else f"the number of honest clients holds {window}, and each delivers both of its messages"
         )
     if claims.sampling_rate not in (None, 1):
-        sampled, sampler = ("record", "its silo") if unit == "record" else ("user", "the server")
         texts.append(
-            f"each {sampled} is included in a round independently with probability {claims.sampling_rate:.10g} "
-            f"(Poisson sampling), and only {sampler} knows the sample"
+            f"each record is included in a round independently with probability {claims.sampling_rate:.10g} "
+            "(Poisson sampling), and only its silo knows the sample"
         )
     texts.append(
         "nothing else is computed from the protected data and released: the clip, the learning rate and all other "
@@ -90,27 +89,27 @@ def _rests_on_fraction(claims: Claims) -> bool:
 def _trust(claims: Claims) -> list[str]:
     """Who is trusted with what."""
     member, device = ("silo", "silo") if claims.unit == "record" else ("client", "device")
-    honest = claims.honest_clients or claims.clients
-    if is_by_trusted_server(claims):
-        texts = ["the server is trusted: it sees every vector, adds the noise and keeps it secret"]
-    elif claims.hides_alone:
-        texts = [f"the {claims.unit}'s own {device} is honest"]
-    else:
-        texts = []
-        if honest > 1 or claims.honest_fraction is not None:
-            texts.append("secure aggregation reveals only the sum of each round")
-        if claims.honest_fraction is None and honest == 1:
-            texts.append(f"the {claims.unit}'s own {device} is honest")
-        elif claims.honest_fraction is None and honest == claims.clients:
-            texts.append(f"all {claims.clients:,} {member}s of every round are honest")
-        elif claims.honest_fraction is None:
-            texts.append(f"at least {honest:,} of the {claims.clients:,} {member}s of every round are honest")
+    clients = claims.clients
+    honest = claims.honest_clients or clients
+    is_trusted = is_by_trusted_server(claims)
+    needs_others = not (is_trusted or claims.hides_alone)
+    is_number = needs_others and claims.honest_fraction is None
+    texts = []
+    if is_trusted:
+        texts.append("the server is trusted: it sees every vector, adds the noise and keeps it secret")
+    if needs_others and not (is_number and honest == 1):
+        texts.append("secure aggregation reveals only the sum of each round")
+    if claims.hides_alone or (is_number and honest == 1):
+        texts.append(f"the {claims.unit}'s own {device} is honest")
+    elif is_number:
+        extent = f"all {clients:,}" if honest == clients else f"at least {honest:,} of the {clients:,}"
+        texts.append(f"{extent} {member}s of every round are honest")
     if _rests_on_fraction(claims):
         fraction = "all" if claims.honest_fraction == 1 else f"{claims.honest_fraction:.10g} of the"
         texts.append(f"{fraction} {claims.population:,} users are honest")
-    if claims.min_survivors is not None and not (claims.hides_alone or is_by_trusted_server(claims)):
+    if claims.min_survivors is not None and needs_others:
         texts.append(
-            f"rounds that end with fewer than {claims.min_survivors:,} of {claims.clients:,} clients are discarded, "
+            f"rounds that end with fewer than {claims.min_survivors:,} of {clients:,} clients are discarded, "
             "and whether a client drops out does not depend on its data"
         )
     return texts
@@ -121,12 +120,8 @@ def _rounds(claims: Claims, charges: Counter[int]) -> list[str]:
     total = charges.total()
     limit = claims.limit(charges)
     participations = total if claims.adversary == "outsider" else sum(count for _, count in charges.most_common(limit))
-    if total == 1:
-        texts = ["there is one round"]
-    elif participations >= total:
-        texts = [f"a {claims.unit} takes part in all of the {total:,} rounds"]
-    else:
-        texts = [f"a {claims.unit} takes part in at most {participations:,} of the {total:,} rounds"]
+    extent = "all" if participations >= total else f"at most {participations:,}"
+    texts = ["there is one round" if total == 1 else f"a {claims.unit} takes part in {extent} of the {total:,} rounds"]
     if claims.min_separation > 1 and limit > 1:
         texts.append(f"two participations of a {claims.unit} are at least {claims.min_separation:,} rounds apart")
     rounds = max(claims.rounds, max(charges) + 1)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .verification_report import Report, Row, Unverifiable, parse_json, read_bytes, shown
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-FORMAT = 4
-"""The format that this version verifies."""
+from .verification_report import Report, Row, Unverifiable, parse_json, read_bytes, shown
 
 
 def read_lines(data: bytes, report: Report) -> list[Row]:
@@ -26,15 +26,16 @@ def read_lines(data: bytes, report: Report) -> list[Row]:
     Raises:
         Unverifiable: If the ledger is empty, or has another format.
     """
+    known_format = 4
     lines: list[Row] = []
     raws = data.split(b"\n")
     for raw in raws if raws[-1] else raws[:-1]:
         line = parse_json(raw)
-        version = line.get("ledger", FORMAT) if isinstance(line, dict) and not lines else FORMAT
-        if version != FORMAT or isinstance(version, bool):
+        version = line.get("ledger", known_format) if isinstance(line, dict) and not lines else known_format
+        if version != known_format or isinstance(version, bool):
             raise Unverifiable(
-                f"ledger = {shown(version)}: this version verifies format {FORMAT}; use `rqm verify` of the version "
-                "that wrote the ledger"
+                f"ledger = {shown(version)}: this version verifies format {known_format}; "
+                "use `rqm verify` of the version that wrote the ledger"
             )
         fault = next(_faults(raw, line, lines), None)
         if fault and len(lines) == len(raws) - 1 and lines:
@@ -76,15 +77,15 @@ def _faults(raw: bytes, line: Any, previous_lines: list[Row]) -> Iterator[str]:
         yield f"was changed: its hash is {shown(line['hash'])}: expected {expected}"
 
 
-def _public_key(key: str | Path | None) -> str | None:
+def _public_key(key: str | Path) -> str:
     """A public key in hexadecimal, from itself or from a file."""
-    if key is None or re.fullmatch("[0-9a-fA-F]{64}", str(key)):
-        return None if key is None else str(key).lower()
-    data = read_bytes(Path(key))
-    text = data.hex() if len(data) == 32 else data.decode(errors="replace").strip().lower()
-    if not re.fullmatch("[0-9a-f]{64}", text):
+    text = str(key)
+    if not re.fullmatch("[0-9a-fA-F]{64}", text):
+        data = read_bytes(Path(key))
+        text = data.hex() if len(data) == 32 else data.decode(errors="replace").strip()
+    if not re.fullmatch("[0-9a-fA-F]{64}", text):
         raise Unverifiable(f"key = {key}: must be 32 bytes in hexadecimal, or a file that holds them")
-    return text
+    return text.lower()
 
 
 def check_signatures(lines: list[Row], expected: str | Path | None, report: Report) -> None:
@@ -95,7 +96,7 @@ def check_signatures(lines: list[Row], expected: str | Path | None, report: Repo
         expected: The server's public key, in hexadecimal or in a file; None: it is not known.
         report: What is wrong is added to it.
     """
-    key = _public_key(expected)
+    key = None if expected is None else _public_key(expected)
     ledger_key = report.key = lines[0].get("key")
     if ledger_key is None:
         report.notes.append("the ledger is not signed: anyone who can write the file can replace it")
@@ -108,11 +109,6 @@ def check_signatures(lines: list[Row], expected: str | Path | None, report: Repo
         report.notes.append(
             f"signed by the key {shown(ledger_key)}: the writer of the ledger may have made it; compare it (--key)"
         )
-    try:
-        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 (not everywhere)
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise Unverifiable("signatures cannot be checked: cryptography is not installed") from None
     for number, line in enumerate(lines, start=1):
         try:
             if not re.fullmatch("[0-9a-f]{64}", ledger_key) or not re.fullmatch("[0-9a-f]{128}", line["signature"]):
@@ -140,10 +136,11 @@ def check_heads(hashes: list[str], witness: Path | str | None, head: str | None,
     if witness is None:
         return
     *raws, tail = read_bytes(Path(witness)).split(b"\n")
-    entries = [parse_json(raw) for raw in raws if raw.strip()]
-    if tail.strip() or not all(isinstance(entry, dict) for entry in entries):
+    values = [parse_json(raw) for raw in raws if raw.strip()]
+    rows = [value for value in values if isinstance(value, dict)]
+    if tail.strip() or len(rows) < len(values):
         report.notes.append("the witness has lines that cannot be read")
-    entries = [entry for entry in entries if isinstance(entry, dict) and entry.get("ledger") == hashes[0]]
+    entries = [row for row in rows if row.get("ledger") == hashes[0]]
     recorded = 0
     for entry in entries:
         lines = entry.get("lines")

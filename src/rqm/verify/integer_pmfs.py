@@ -21,8 +21,8 @@ Array = npt.NDArray[np.float64]
 
 TABLE_TOTAL = 2**40
 """The probabilities of one input are integers that add up to this."""
-TAIL, SHIFT_TAIL = 1e-40, 1e-120
-"""Probability that may be cut off at each end of a long sum, and of one that is shifted later."""
+TAIL = 1e-40
+"""Probability that may be cut off at each end of a long sum."""
 LONG = 512
 """Outcomes from which on the tails of a sum are cut off."""
 
@@ -52,9 +52,10 @@ def end_pmfs(mechanism: Row) -> tuple[Array, Array, int]:
         if levels % 2 or output_range < levels - 1:
             raise Unverifiable(f"levels = {levels}, margin = {mechanism['margin']}: a level lies inside the clip")
         slope = float((levels - 1) / output_range)
-        middle = levels // 2 - 1
-        is_rounding = mechanism["mechanism"] == "rounding"
-        rows = np.eye(2) if is_rounding else np.array([rqm_row(mechanism, middle), rqm_row(mechanism, middle + 1)])
+        middle = levels // 2
+        rows = np.eye(2)
+        if mechanism["mechanism"] == "rqm":
+            rows = np.array([rqm_row(mechanism, level) for level in (middle - 1, middle)])
     if slope < 2**-14:  # encoders have 1,024 positions within the clip
         raise Unverifiable("the outer levels lie so far out that no encoder supports them")
     upper = (1 + slope) / 2
@@ -77,27 +78,20 @@ def rqm_row(mechanism: Row, level: int) -> Array:
 
 def _as_integers(row: Array, mean: int) -> npt.NDArray[np.int64]:
     """A pmf in integers: possible outcomes have at least 1; total and mean are corrected at the largest."""
-    units = np.where(row > 0, np.maximum(1, np.rint(row * TABLE_TOTAL)), 0).astype(np.int64)
+    is_inner = 0 < mean < len(row) - 1  # then all outcomes are possible
+    units = np.maximum(int(is_inner), np.rint(row * TABLE_TOTAL)).astype(np.int64)
     levels = np.arange(len(row))
-    if np.count_nonzero(units) == 1:
-        return np.where(units > 0, TABLE_TOTAL, 0)
     giver = int(units.argmax())
     units[giver] += TABLE_TOTAL - units.sum()
     shift = mean * TABLE_TOTAL - int(levels @ units)
     sign = 1 if shift > 0 else -1
     if not 0 <= giver + sign < len(units):
         giver = int(np.where(levels == giver, -1, units).argmax())
-    if shift:
-        taker = int((units * sign * (levels - giver)).argmax())
-        transferred, remainder = divmod(abs(shift), abs(taker - giver))
-        units[taker] += transferred
-        units[giver] -= transferred
-        if remainder:  # one unit is moved the remaining distance, between possible outcomes
-            step = sign * remainder
-            sources = [i for i in range(len(units)) if 0 <= i + step < len(units) and units[i + step] > 0]
-            source = next((i for i in (giver, *sources) if i in sources and units[i] > 1), giver)
-            units[source] -= 1
-            units[source + step] += 1
+    taker = int((units * sign * (levels - giver)).argmax())
+    transferred, remainder = divmod(abs(shift), abs(taker - giver))
+    units[taker] += transferred
+    units[giver + sign * remainder] += 1  # between the two, or nothing is moved
+    units[giver] -= transferred + 1
     if units.min() < 0:
         raise Unverifiable("a row of the table cannot be rounded to integers")
     return units
@@ -173,6 +167,21 @@ def other_sums(low: Array, high: Array, others: int) -> Iterator[Array]:
         yield np.convolve(upper, lower)
 
 
+def end_sums(low: Array, high: Array, honest: int) -> Iterator[tuple[Array, Array]]:
+    """Pmfs of the sum of all honest clients' messages, for each block of the others.
+
+    Args:
+        low: The pmf of a message at −c.
+        high: The pmf of a message at c.
+        honest: Honest clients, the user included.
+
+    Yields:
+        The pmfs with the user's input at −c and at c.
+    """
+    for others in other_sums(low, high, honest - 1):
+        yield np.convolve(low, others), np.convolve(high, others)
+
+
 # -- additive noise -------------------------------------------------------------------------------
 
 
@@ -195,14 +204,21 @@ def _core_noise(mechanism: Row) -> Array:
         if half > 10**9:  # factorials lose too many digits
             raise Unverifiable(f"scale = {mechanism['scale']}: the noise does not fit {mechanism['bits']} bits")
         logs = np.array([-lgamma(half + s + 1) - lgamma(half - s + 1) if abs(s) <= half else -inf for s in t.tolist()])
-    pmf = np.exp(logs - logs.max())
-    units = np.maximum(1, np.rint(pmf / pmf.sum() * TABLE_TOTAL))
-    units[0] = 1
-    units[size // 2] += TABLE_TOTAL - units.sum()
-    if not units[size // 2] > 1:
+    core = _integer_noise(logs, 1)
+    if core is None:
         raise Unverifiable(f"scale = {mechanism['scale']}: the noise does not fit {mechanism['bits']} bits")
-    core = np.trim_zeros(units - 1)
-    return np.asarray(core / core.sum())
+    return core
+
+
+def _integer_noise(logs: Array, floor: int) -> Array | None:
+    """A pmf in integers, less some units of every outcome; None if the middle has too little to correct the total."""
+    pmf = np.exp(logs - logs.max())
+    units = np.maximum(0, np.rint(pmf / pmf.sum() * TABLE_TOTAL) - floor)
+    units[0] = 0  # has no mirror image, or no probability
+    middle = len(units) // 2
+    units[middle] += TABLE_TOTAL - floor * len(units) - units.sum()
+    units = np.trim_zeros(units)
+    return np.asarray(units / units.sum()) if units.min() >= 0 else None
 
 
 def modular_noise(mechanism: Row, honest: int) -> Array:
@@ -232,8 +248,13 @@ def unbounded_noise(mechanism: Row, honest: int) -> tuple[Array, float]:
     Returns:
         The pmf, and the probability that it lacks at most.
     """
-    pmf = pmf_of_sum(_core_noise(mechanism), honest, SHIFT_TAIL)
-    return pmf, missing_from_sum(honest, SHIFT_TAIL)
+    return _shifted_sum(_core_noise(mechanism), honest)
+
+
+def _shifted_sum(pmf: Array, count: int) -> tuple[Array, float]:
+    """The pmf of a sum that is shifted later, so that far less is cut off; and the probability that it lacks."""
+    tail = 1e-120
+    return pmf_of_sum(pmf, count, tail), missing_from_sum(count, tail)
 
 
 def transient_noise(std: float, clients: int) -> tuple[Array, float]:
@@ -248,10 +269,8 @@ def transient_noise(std: float, clients: int) -> tuple[Array, float]:
     """
     if 20 * std * clients**0.5 > 10**5:
         raise Unverifiable(f"noise = {std}, {clients} honest clients: takes this verifier too long")
-    steps = np.arange(ceil(9 * std) + 1)
-    half = np.exp(-(steps**2) / (2 * std**2))
-    units = np.rint(half / (2 * half.sum() - 1) * TABLE_TOTAL)
-    units = units[units > 0]
-    units[0] += TABLE_TOTAL - (2 * units.sum() - units[0])
-    pmf = np.concatenate([units[:0:-1], units]) / TABLE_TOTAL
-    return pmf_of_sum(pmf, clients, SHIFT_TAIL), missing_from_sum(clients, SHIFT_TAIL)
+    farthest = ceil(9 * std)
+    t = np.arange(-farthest, farthest + 1)
+    pmf = _integer_noise(-(t**2) / (2 * std**2), 0)
+    assert pmf is not None
+    return _shifted_sum(pmf, clients)

@@ -11,38 +11,7 @@ import numpy as np
 from .integer_pmfs import TABLE_TOTAL
 from .verification_report import Report, Row, Unverifiable, shown
 
-TABLES: dict[str, set[str]] = {
-    "transforms": {"l2_clip", "rotate", "coordinates"},
-    "client": {"work", "epochs", "batch", "rate", "steps", "convexity"},
-    "server": {"optimizer", "rate", "momentum", "schedule"},
-}
-"""Tables of a plan, and the names in each."""
-PLAN_NAMES = {
-    "data",
-    "model",
-    "dropout",
-    "dim",
-    "mechanism",
-    "noise",
-    "examples",
-    "client_dropout",
-    "delta",
-    "budget_epsilon",
-}
-PLAN_NAMES |= {"secagg", "seed", "device", "evaluate_every", "checkpoint_every", "records", "adapt", *TABLES}
-PARTICIPATION_NAMES = {
-    "clients",
-    "rounds",
-    "population",
-    "sampling",
-    "max_participations",
-    "min_separation",
-    "min_survivors",
-}
-PARTICIPATION_NAMES |= {"adversary", "neighboring", "unit", "honest_clients", "honest_fraction"}
-"""Who takes part and what is assumed of the adversary: the same names in a mean and in a plan."""
-VECTORS = {"gradient": 1, "local": 1, "fedcomgate": 1, "fedaq": 2}
-"""How many vectors of the model's length a client sends, for each kind of work."""
+# -- the values that a name may have --------------------------------------------------------------
 
 
 class Allowed(NamedTuple):
@@ -56,71 +25,109 @@ class Allowed(NamedTuple):
         return Allowed(f"{self.text}, or None", lambda value: value is None or self.admits(value))
 
 
-def _whole(largest: float, smallest: float = 1) -> Allowed:
-    text = f"a whole number from {smallest:.10g} to {largest:.10g}"
-    return Allowed(text, lambda value: type(value) is int and smallest <= value <= largest)
+Table = dict[str, Allowed]
+"""The names of a table, and the values of each."""
+
+
+def _number(types: set[type], kind: str, smallest: float, largest: float) -> Allowed:
+    text = f"a {kind} from {smallest:.10g} to {largest:.10g}"
+    return Allowed(text, lambda value: type(value) in types and smallest <= value <= largest)
+
+
+def _whole(largest: float = 2**62, smallest: float = 1) -> Allowed:
+    return _number({int}, "whole number", smallest, largest)
 
 
 def _real(largest: float, smallest: float = 1e-300) -> Allowed:
-    text = f"a number from {smallest:.10g} to {largest:.10g}"
-    return Allowed(text, lambda value: type(value) in (int, float) and smallest <= value <= largest)
+    return _number({int, float}, "number", smallest, largest)
 
 
 def _one_of(*choices: Any) -> Allowed:
     return Allowed(f"one of {choices}", lambda value: type(value) is type(choices[0]) and value in choices)
 
 
-LARGE = 2**62
-MEAN = {
+def _any() -> Allowed:
+    return Allowed("anything", lambda value: True)
+
+
+def _table(*names: str) -> Allowed:
+    return Allowed(f"a table of {names}", lambda value: isinstance(value, dict) and set(value) == set(names))
+
+
+MEAN: Table = {
+    "private_mean": _one_of(2),
     "dim": _whole(2**40),
-    "clients": _whole(2**31),
-    "rounds": _whole(LARGE),
-    "population": _whole(LARGE).or_none(),
-    "max_participations": _whole(LARGE).or_none(),
-    "min_separation": _whole(LARGE),
-    "min_survivors": _whole(2**31).or_none(),
-    "honest_clients": _whole(2**31).or_none(),
-    "honest_fraction": _real(1.0).or_none(),
-    "delta": _real(nextafter(1.0, 0)),
-    "seed": _whole(inf, -inf),
+    "mechanism": _any(),
     "l2_clip": _real(1e300).or_none(),
+    "rotate": _one_of(True, False),
+    "noise": _any(),
+    "coordinates": _whole(2**40).or_none(),
     "record_clip": _real(1e300).or_none(),
     "sampling_rate": _real(1.0).or_none(),
     "zero_distance": _real(2.0, 1.0),
+    "delta": _real(nextafter(1.0, 0)),
+    "seed": _whole(inf, -inf),
+    "clients": _whole(2**31),
+    "rounds": _whole(),
+    "population": _whole().or_none(),
     "sampling": _one_of("uniform", "fixed-order", "available"),
+    "max_participations": _whole().or_none(),
+    "min_separation": _whole(),
+    "min_survivors": _whole(2**31).or_none(),
     "adversary": _one_of("server", "outsider"),
     "neighboring": _one_of("replace-one", "zero-out", "add-or-remove-one"),
     "unit": _one_of("user", "record"),
-    "rotate": _one_of(True, False),
+    "honest_clients": _whole(2**31).or_none(),
+    "honest_fraction": _real(1.0).or_none(),
 }
-"""What this verifier computes with, of the names of a mean that it checks one by one."""
-ADDITIVE = ("discrete-gaussian", "skellam", "binomial")
-AFFINE = ("rounding", "rqm", "pbm", "vqsgd")
-ROUNDING_PARAMETERS = {"clip": _real(1e280), "margin": _real(1e300, 0.0), "levels": _whole(2**16, 2)}
-NOISE = {"clip": _real(1e280), "scale": _real(1e300), "steps": _whole(2**14), "bits": _whole(16)}
-KEEP = Allowed("one probability, or one for each inner level", lambda value: type(value) in (float, list))
-MECHANISM_PARAMETERS: dict[str, dict[str, Allowed]] = {
+"""What a ledger says of a release."""
+
+MECHANISMS: dict[str, Table] = {
     "gaussian": {"noise_multiplier": _real(1e150), "local": _one_of(True, False)},
-    "rounding": ROUNDING_PARAMETERS,
-    "rqm": {
-        **ROUNDING_PARAMETERS,
-        "levels": _whole(1024, 2),
-        "keep": KEEP,
-    },
+    "rounding": {"clip": _real(1e280), "margin": _real(1e300, 0.0), "levels": _whole(2**16, 2)},
+    "rqm": {"clip": _real(1e280), "margin": _real(1e300, 0.0), "levels": _whole(1024, 2), "keep": _any()},
     "pbm": {"clip": _real(1e280), "theta": _real(nextafter(0.5, 0)), "levels": _whole(2**16, 2)},
-    **dict.fromkeys(ADDITIVE, NOISE),
+    **{
+        kind: {"clip": _real(1e280), "scale": _real(1e300), "steps": _whole(2**14), "bits": _whole(16)}
+        for kind in ("discrete-gaussian", "skellam", "binomial")
+    },
     "vqsgd": {"epsilon": _real(50.0), "local": _one_of(True, False)},
 }
-MIN_NOISE_STD, MAX_NOISE_STD = 0.5, 2.0**11
-CORRELATED = {
-    "transient_std": _real(MAX_NOISE_STD, MIN_NOISE_STD),
-    "residual_std": _real(MAX_NOISE_STD, 0.0),
-    "gain": _whole(1024),
-}
-"""Correlated noise outside of these has no table of integers."""
+"""The parameters of each mechanism."""
 
-RARE = 1e-3
-"""The fraction of δ that pays for samples with fewer honest clients than any cohort."""
+PLAN: Table = {
+    **dict.fromkeys(
+        ("data", "model", "dropout", "dim", "mechanism", "noise", "examples", "client_dropout", "delta"), _any()
+    ),
+    **dict.fromkeys(("budget_epsilon", "secagg", "seed", "device", "evaluate_every", "checkpoint_every"), _any()),
+    **dict.fromkeys(("clients", "rounds", "population", "sampling", "max_participations", "min_separation"), _any()),
+    **dict.fromkeys(("min_survivors", "adversary", "neighboring", "unit", "honest_clients"), _any()),
+    "honest_fraction": _any(),
+    "transforms": _table("l2_clip", "rotate", "coordinates"),
+    "client": _table("work", "epochs", "batch", "rate", "steps", "convexity"),
+    "server": _table("optimizer", "rate", "momentum", "schedule"),
+    "records": Allowed(
+        "a table with clip and batch, or None",
+        lambda value: value is None or (isinstance(value, dict) and {"clip", "batch"} <= set(value)),
+    ),
+    "adapt": Allowed(
+        "a table with a share, or None",
+        lambda value: value is None or (isinstance(value, dict) and type(value.get("share")) is float),
+    ),
+}
+"""What a plan says."""
+
+
+def _check_table(where: str, table: Any, allowed: Table) -> None:
+    """Check that a table has these names, and each of them an allowed value."""
+    names = set(table) if isinstance(table, dict) else set()
+    if names != set(allowed):
+        raise Unverifiable(
+            f"{where}: does not say what this verifier knows, the names differ by {shown(sorted(names ^ set(allowed)))}"
+        )
+    for name, rule in allowed.items():
+        if not rule.admits(table[name]):
+            raise Unverifiable(f"{name} = {shown(table[name])}: must be {rule.text}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +162,11 @@ class Claims:
     def kind(self) -> str:
         """The name of the mechanism."""
         return str(self.mechanism["mechanism"])
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether integer noise is added to rounded inputs."""
+        return "steps" in self.mechanism
 
     # -- vectors ------------------------------------------------------------------------------
 
@@ -223,7 +235,7 @@ class Claims:
             raise Unverifiable(
                 f"min_separation = {self.min_separation}: rounds are missing, so users may have returned too early"
             )
-        return min(self.max_participations or LARGE, ceil(len(charges) / self.min_separation))
+        return min(self.max_participations or len(charges), ceil(len(charges) / self.min_separation))
 
     @property
     def window(self) -> int:
@@ -264,16 +276,18 @@ class Claims:
             )
         from scipy.stats import hypergeom  # noqa: PLC0415 (takes half a second)
 
+        left_out = 1e-3 * self.delta  # pays for samples with fewer honest clients than any cohort
         honest_others = max(1, int(self.honest_fraction * population)) - 1
-        drawn = self.clients - 1
-        counts = np.arange(max(0, drawn - (population - 1 - honest_others)), min(drawn, honest_others) + 1)
-        probabilities = hypergeom.pmf(counts, population - 1, honest_others, drawn) * (1 + 1e-4)
-        first = int(np.searchsorted(np.cumsum(probabilities), RARE * self.delta / releases, side="right"))
+        sample = hypergeom(population - 1, honest_others, self.clients - 1)
+        smallest, largest = sample.support()
+        counts = np.arange(smallest, largest + 1)
+        probabilities = sample.pmf(counts) * (1 + 1e-4)
+        first = int(np.searchsorted(np.cumsum(probabilities), left_out / releases, side="right"))
         first = min(first, len(counts) - 1)
         honest = np.maximum(1, 1 + counts[first:] - self.dropouts)
         _, starts = np.unique(np.log(honest) // log(1.02), return_index=True)
         weights = np.add.reduceat(probabilities[first:], starts)
-        return list(zip(weights.tolist(), honest[starts].tolist(), strict=True)), (1 - RARE) * self.delta
+        return list(zip(weights.tolist(), honest[starts].tolist(), strict=True)), self.delta - left_out
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -302,128 +316,99 @@ def read_claims(description: Row) -> Claims:
         Unverifiable: If there is anything in it that this verifier does not know.
     """
     mean = read_mean(description)
-    if set(description) - {"users"} != {"mean", "plan"}:
-        raise Unverifiable(
-            f"the ledger describes {shown(sorted(description))}: expected mean and plan, and maybe users"
-        )
-    names = {"private_mean", *(field.name for field in fields(Claims))}
-    if set(mean) != names or mean["private_mean"] != 2 or isinstance(mean["private_mean"], bool):
-        unexpected = sorted(set(mean) ^ names)
-        raise Unverifiable(f"mean: does not describe a release as this verifier knows it {shown(unexpected)}")
-    _check_each(mean, MEAN)
+    users = {"users": _whole()} if "users" in description else {}
+    _check_table("the ledger", description, {"mean": _any(), "plan": _any(), **users})
+    _check_table("mean", mean, MEAN)
     mechanism = mean["mechanism"]
     kind = mechanism.get("mechanism") if isinstance(mechanism, dict) else None
-    if not isinstance(kind, str) or kind not in MECHANISM_PARAMETERS:
+    if not isinstance(kind, str) or kind not in MECHANISMS:
         raise Unverifiable(f"mechanism = {shown(kind)}: this verifier has no bound for it")
-    if set(mechanism) - {"mechanism"} != set(MECHANISM_PARAMETERS[kind]):
-        raise Unverifiable(f"mechanism: has the parameters {shown(sorted(mechanism))}, which are not those of {kind}")
-    _check_each(mechanism, MECHANISM_PARAMETERS[kind])
+    _check_table("mechanism", mechanism, {"mechanism": _any(), **MECHANISMS[kind]})
     noise = mean["noise"]
-    if noise is not None:
-        if not isinstance(noise, dict) or set(noise) != set(CORRELATED):
-            raise Unverifiable(f"noise = {shown(noise)}: must be a table of {sorted(CORRELATED)}")
-        _check_each(noise, CORRELATED)
+    if noise is not None:  # others have no table of integers
+        allowed = {"transient_std": _real(2.0**11, 0.5), "residual_std": _real(2.0**11, 0.0), "gain": _whole(1024)}
+        _check_table("noise", noise, allowed)
     claims = Claims(**{name: value for name, value in mean.items() if name != "private_mean"})
-    if claims.coordinates is not None:
-        _check_each(mean, {"coordinates": _whole(claims.padded - 1)})
-    users = description.get("users")
-    if "users" in description:
-        _check_each(description, {"users": _whole(LARGE)})
-    values = {**mechanism, **(noise or {}), **mean, "users": users}
-    for conditions in (_who_conditions(claims, users), _mechanism_conditions(claims), _unit_conditions(claims)):
-        for is_met, name, allowed in conditions:
+    values = {**mechanism, **(noise or {}), **mean, "users": description.get("users")}
+    for conditions in (_participation_conditions(claims, values["users"]), _release_conditions(claims)):
+        for is_met, name, allowed_values in conditions:
             if not is_met:
-                raise Unverifiable(f"{name} = {shown(values[name])}: must be {allowed}")
+                raise Unverifiable(f"{name} = {shown(values[name])}: must be {allowed_values}")
     return _as_vertices(claims) if claims.kind == "vqsgd" else claims
-
-
-def _check_each(values: Row, allowed: dict[str, Allowed]) -> None:
-    """Check each value separately."""
-    for name, rule in allowed.items():
-        if not rule.admits(values[name]):
-            raise Unverifiable(f"{name} = {shown(values[name])}: must be {rule.text}")
 
 
 Condition = tuple[bool, str, str]
 """Whether several values are consistent, the name of one of them, and its allowed values."""
 
 
-def _who_conditions(claims: Claims, users: int | None) -> Iterator[Condition]:
-    """Of the participation: no more honest clients than clients, and no user has to return too early."""
+def _participation_conditions(claims: Claims, users: int | None) -> Iterator[Condition]:
+    """No more honest clients than clients, and no user has to return too early."""
     clients = claims.clients
     population = claims.population
     for name in ("min_survivors", "honest_clients"):
         yield (getattr(claims, name) or 1) <= clients, name, f"at most {clients}, the clients of a round"
     yield None in (claims.honest_clients, claims.honest_fraction), "honest_fraction", "without a number"
     yield (population or clients) >= clients, "population", f"at least {clients}"
-    yield (
-        ((users or clients) >= clients and None in (users, population)) or users == population,
-        "users",
-        "the population",
-    )
-    if users is None:
-        users = population
-    if users is not None and claims.unit == "user":
-        rounds = users // clients
-        yield claims.min_separation <= rounds, "min_separation", f"at most {rounds} for {users} users"
+    yield users is None or (users >= clients and population in (None, users)), "users", "the population"
+    members = users or population
+    if members is not None and claims.unit == "user":
+        rounds = members // clients
+        yield claims.min_separation <= rounds, "min_separation", f"at most {rounds} for {members} users"
 
 
-def _mechanism_conditions(claims: Claims) -> Iterator[Condition]:
-    """Of the mechanism and of correlated noise: the ranges that encoders have."""
+def _release_conditions(claims: Claims) -> Iterator[Condition]:
+    """The ranges that encoders have, and the units and neighboring relations that have a bound."""
     mechanism = claims.mechanism
-    has_l2_clip = claims.l2_clip is not None
+    kind = claims.kind
+    noise = claims.noise
     is_user = claims.unit == "user"
-    if claims.kind == "gaussian":
+    has_l2_clip = claims.l2_clip is not None
+    is_plain = has_l2_clip and noise is None
+    yield (claims.coordinates or 0) < claims.padded, "coordinates", f"less than {claims.padded}"
+    yield (
+        claims.coordinates is None or (claims.rotate and is_plain),
+        ("coordinates"),
+        "given only with an L2 clip, rotation and independent noise",
+    )
+    if kind == "gaussian":
         yield has_l2_clip, "l2_clip", "given with Gaussian noise"
-    if claims.kind == "vqsgd":
-        is_plain = has_l2_clip and claims.noise is None and claims.coordinates is None
-        yield is_plain, "mechanism", "vqsgd only with an L2 clip, all coordinates and independent noise"
-        if mechanism["local"]:
-            yield mechanism["epsilon"] <= 25.0, "epsilon", "at most 25.0"
-            yield claims.honest_clients == 1, "honest_clients", "1: messages are alone"
-    if claims.kind == "rqm":
+    if kind == "vqsgd":
+        is_known = is_plain and claims.coordinates is None
+        yield is_known, "mechanism", "vqsgd only with an L2 clip, all coordinates and independent noise"
+        yield mechanism["epsilon"] <= 25.0 or not mechanism["local"], "epsilon", "at most 25.0"
+        yield claims.honest_clients == 1 or not mechanism["local"], "honest_clients", "1: messages are alone"
+    if kind == "rqm":
         keep = mechanism["keep"]
         keeps = keep if isinstance(keep, list) and len(keep) == mechanism["levels"] - 2 else [keep]
         is_valid = all(type(probability) is float and 0 < probability < 1 for probability in keeps)
-        yield is_valid, "keep", KEEP.text
-    if claims.kind in ADDITIVE:
+        yield is_valid, "keep", "one probability, or one for each inner level"
+    if claims.is_additive:
         steps = mechanism["steps"]
         yield steps % 2 == 1 and steps < 2 ** mechanism["bits"], "steps", f"odd, and fit {mechanism['bits']} bits"
         yield steps <= 1023 or not is_user, "steps", "at most 1023 for users"
-    if claims.noise is not None:
-        residual_std = claims.noise["residual_std"]
-        if residual_std == 0:
-            yield claims.noise["gain"] == 1, "gain", "1 without residual noise"
-        else:
-            yield residual_std >= MIN_NOISE_STD, "residual_std", f"0, or at least {MIN_NOISE_STD}"
-            yield claims.noise["gain"] > 1 and is_user, "gain", "at least 2, for users"
-    if claims.noise is not None and is_user:
-        is_binary = claims.kind == "rounding" and mechanism["levels"] == 2
+    if noise is not None:
+        residual_std = noise["residual_std"]
+        yield residual_std == 0 or residual_std >= 0.5, "residual_std", "0, or at least 0.5"
+        yield residual_std > 0 or noise["gain"] == 1, "gain", "1 without residual noise"
+        yield residual_std == 0 or (noise["gain"] > 1 and is_user), "gain", "at least 2, for users"
+    if noise is not None and is_user:
+        is_binary = kind == "rounding" and mechanism["levels"] == 2
         yield is_binary, "noise", "independent, but for rounding to two levels"
         yield claims.honest_fraction is None, "honest_fraction", "a number of clients with correlated noise"
         yield claims.zero_distance == 1, "zero_distance", "1 with correlated noise"
-    if claims.coordinates is not None:
-        is_plain = claims.rotate and has_l2_clip and claims.noise is None
-        yield is_plain, "coordinates", "given only with an L2 clip, rotation and independent noise"
-
-
-def _unit_conditions(claims: Claims) -> Iterator[Condition]:
-    """Of records of silos and of users: their neighboring relations and mechanisms."""
-    is_record = claims.unit == "record"
-    relations = ("add-or-remove-one", "replace-one") if is_record else ("zero-out", "replace-one")
+    relations = ("zero-out" if is_user else "add-or-remove-one", "replace-one")
     yield claims.neighboring in relations, "neighboring", f"one of {relations} for a {claims.unit}"
-    yield is_record == (claims.record_clip is not None), "record_clip", "given for records, and only there"
-    if not is_record:
+    yield is_user == (claims.record_clip is None), "record_clip", "given for records, and only there"
+    if is_user:
         yield claims.sampling_rate is None, "sampling_rate", "given for records only"
         return
     yield claims.zero_distance == 1, "zero_distance", "1 for records"
-    yield claims.kind in ADDITIVE, "mechanism", "additive noise for records"
-    yield claims.l2_clip is not None and claims.coordinates is None, "l2_clip", "given, for all coordinates"
+    yield claims.is_additive, "mechanism", "additive noise for records"
+    yield has_l2_clip and claims.coordinates is None, "l2_clip", "given, for all coordinates"
     yield claims.adversary == "server" and claims.honest_fraction is None, "adversary", "the server"
     is_ordered = claims.min_separation > 1 and claims.sampling_rate is None
-    is_known = claims.noise is None or is_ordered
-    yield is_known, "noise", "correlated only for records in a fixed order, with a min_separation"
-    if claims.sampling_rate is not None and claims.sampling_rate < 1:
+    yield noise is None or is_ordered, "noise", "correlated only for records in a fixed order, with a min_separation"
+    if (claims.sampling_rate or 1) < 1:
         is_free = claims.min_separation == 1 and claims.max_participations is None
         is_known = is_free and claims.neighboring == "add-or-remove-one"
         yield is_known, "sampling_rate", "for records that are added or removed, in any round"
@@ -468,9 +453,9 @@ def sent_values(plan: Any, parameters: Any) -> Any:
         return parameters
     client = plan.get("client")
     work = client.get("work") if isinstance(client, dict) else None
-    if work not in VECTORS:
+    if work not in ("gradient", "local", "fedcomgate", "fedaq"):
         raise Unverifiable(f"client.work = {shown(work)}: this verifier does not know what such clients send")
-    return VECTORS[work] * parameters + (plan.get("adapt") is not None)
+    return (2 if work == "fedaq" else 1) * parameters + (plan.get("adapt") is not None)
 
 
 def compare_with_auditor(description: Row, expected: Row, report: Report) -> None:
@@ -495,20 +480,6 @@ def compare_with_auditor(description: Row, expected: Row, report: Report) -> Non
         compare_with_plan(mean, description["plan"], "the ledger's plan", report)
 
 
-def _is_plan(plan: Row) -> bool:
-    """Whether all names are those of a plan, and of its tables."""
-    if set(plan) != PLAN_NAMES | PARTICIPATION_NAMES:
-        return False
-    for name, names in TABLES.items():
-        if not isinstance(plan[name], dict) or set(plan[name]) != names:
-            return False
-    records = plan["records"]
-    adapt = plan["adapt"]
-    if records is not None and not (isinstance(records, dict) and {"clip", "batch"} <= set(records)):
-        return False
-    return adapt is None or (isinstance(adapt, dict) and type(adapt.get("share")) is float)
-
-
 def compare_with_plan(mean: Row, plan: Any, where: str, report: Report) -> None:
     """Compare what is charged for with a plan.
 
@@ -524,22 +495,22 @@ def compare_with_plan(mean: Row, plan: Any, where: str, report: Report) -> None:
     if not isinstance(plan, dict):
         report.wrong.append(f"{where} is no plan: {shown(plan)}")
         return
-    if not _is_plan(plan):
-        raise Unverifiable(f"{where} does not say what a plan says as this verifier knows it")
-    records = plan["records"]
-    adapt = plan["adapt"]
-    planned = {name: plan[name] for name in PARTICIPATION_NAMES | {"mechanism", "noise", "delta"}} | plan["transforms"]
+    _check_table(where, plan, PLAN)
+    records = plan["records"] or {}
+    adapt = plan["adapt"] or {"share": 0.0}
+    names = {field.name for field in fields(Claims)} & set(plan) - {"seed"}
+    planned = {name: plan[name] for name in names} | plan["transforms"]
     planned["dim"] = sent_values(plan, plan["dim"])
-    planned["record_clip"] = None if records is None else records["clip"]
-    planned["sampling_rate"] = None if records is None else records.get("sampling_rate")
-    planned["zero_distance"] = 1.0 if adapt is None else sqrt(1 + 3 * adapt["share"] ** 2)
+    planned["record_clip"] = records.get("clip")
+    planned["sampling_rate"] = records.get("sampling_rate")
+    planned["zero_distance"] = sqrt(1 + 3 * adapt["share"] ** 2)
     if type(mean.get("dim")) is int and planned["coordinates"] == 1 << (mean["dim"] - 1).bit_length():
         planned["coordinates"] = None  # all are sent
     if planned["min_survivors"] is None and plan["client_dropout"]:
         planned["min_survivors"] = 1  # a round may then end with any number of clients
     if planned["delta"] is None:
         population = planned["population"]
-        _check_each(planned, {"population": MEAN["population"]})
+        _check_table(where, {"population": population}, {"population": MEAN["population"]})
         planned["delta"] = min(1e-5, 1 / population) if population else 1e-5
     if planned["dim"] is None:
         del planned["dim"]

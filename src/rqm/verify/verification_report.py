@@ -9,9 +9,6 @@ from typing import Any
 Row = dict[str, Any]
 """An object of JSON."""
 
-MAX_FILE_BYTES = 2**30
-"""Larger files are not read."""
-
 
 class Unverifiable(Exception):  # noqa: N818 (no error: the answer "cannot verify")
     """Something that this verifier cannot tell."""
@@ -84,9 +81,10 @@ def read_bytes(path: Path) -> bytes:
     Raises:
         Unverifiable: If it is no file, is too large, or cannot be read.
     """
+    largest = 2**30
     try:
-        if path.stat().st_size > MAX_FILE_BYTES or not path.is_file():
-            raise Unverifiable(f"{path}: is no file, or has more than {MAX_FILE_BYTES} bytes")
+        if path.stat().st_size > largest or not path.is_file():
+            raise Unverifiable(f"{path}: is no file, or has more than {largest} bytes")
         return path.read_bytes()
     except (OSError, ValueError) as error:
         raise Unverifiable(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None

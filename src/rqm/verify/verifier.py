@@ -3,7 +3,7 @@
 import json
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import prod
@@ -30,12 +30,6 @@ class Ledger(NamedTuple):
     description: Row
     charges: Counter[int]
     hashes: list[str]
-
-    @classmethod
-    def of(cls, lines: list[Row]) -> "Ledger":
-        """The content of checked lines."""
-        description = lines[0]["about"] if lines else {}
-        return cls(description, Counter(line["round"] for line in lines[1:]), [line["hash"] for line in lines])
 
 
 def verify(
@@ -73,27 +67,39 @@ def verify(
     """
     path = Path(path)
     report = Report(str(path))
-    expected = {"dim": dim, "delta": delta, "rounds": rounds}
-    expected |= {"honest_clients": honest_clients, "honest_fraction": honest_fraction}
-    checks: list[Callable[[], None]] = []
+    honest = {"honest_clients": honest_clients, "honest_fraction": honest_fraction}
+    is_run = isdir(path)  # which never fails
+    lines: list[Row] = []
     with _reporting_doubts(report):
-        folder = path if isdir(path) else None  # which never fails
-        lines = read_lines(read_bytes(path / "ledger.jsonl" if folder else path), report)
-        ledger = Ledger.of(lines)
-        report.charges = ledger.charges.total()
-        report.rounds = len(ledger.charges)
-        report.head_hash = ledger.hashes[-1] if lines else None
-        if not report.wrong:
-            checks.append(lambda: check_signatures(lines, key, report))
-            checks.append(lambda: check_heads(ledger.hashes, witness, head, report))
-            checks.append(lambda: compare_with_auditor(ledger.description, expected, report))
-            checks.append(lambda: _account(ledger, report))
-        if folder and not report.wrong:
-            files = {folder / name: check for name, check in OTHER_FILES.items()}
-            checks += [partial(check, file, ledger, report) for file, check in files.items() if file.exists()]
-    for check in checks:  # a doubt in one does not keep the others from running
+        lines = read_lines(read_bytes(path / "ledger.jsonl" if is_run else path), report)
+    if not lines:
+        return report
+    charges = Counter(line["round"] for line in lines[1:])
+    ledger = Ledger(lines[0]["about"], charges, [line["hash"] for line in lines])
+    report.charges = charges.total()
+    report.rounds = len(charges)
+    report.head_hash = ledger.hashes[-1]
+    if report.wrong:
+        return report
+    checks = [
+        partial(check_signatures, lines, key, report),
+        partial(check_heads, ledger.hashes, witness, head, report),
+        partial(
+            compare_with_auditor, ledger.description, {"dim": dim, "delta": delta, "rounds": rounds, **honest}, report
+        ),
+        partial(_account, ledger, report),
+    ]
+    for name, check in (
+        ("plan.json", _check_plan),
+        ("metrics.jsonl", _check_metrics),
+        ("checkpoint.safetensors", _check_checkpoint),
+        ("summary.json", _check_summary),
+    ):
+        if is_run and (path / name).exists():
+            checks.append(partial(check, path / name, ledger, report))
+    for run_check in checks:  # a doubt in one does not keep the others from running
         with _reporting_doubts(report):
-            check()
+            run_check()
     return report
 
 
@@ -146,25 +152,36 @@ def _check_metrics(path: Path, ledger: Ledger, report: Report) -> None:
         )
 
 
+def _check_statement(path: Path, ledger: Ledger, stated: Row, report: Report) -> None:
+    """What a file states of the model is what was charged for; a name that it does not state is not compared."""
+    mean = read_mean(ledger.description)
+    if "delta" in stated and stated["delta"] != mean.get("delta"):
+        report.wrong.append(f"delta = {shown(mean.get('delta'))}: {path.name} says {shown(stated['delta'])}")
+    if "parameters" in stated:
+        dim = sent_values(ledger.description.get("plan"), stated["parameters"])
+        if dim != mean.get("dim"):
+            report.wrong.append(
+                f"dim = {shown(mean.get('dim'))}: {path.name} has {shown(stated['parameters'])} parameters"
+            )
+    if "ledger_head" in stated and stated["ledger_head"] not in ledger.hashes:
+        head = shown(stated["ledger_head"])
+        report.wrong.append(f"{path.name} was written at the head {head}, which is not in the ledger")
+
+
 def _check_checkpoint(path: Path, ledger: Ledger, report: Report) -> None:
-    """The model has the parameters that were charged for, and is no later than the ledger."""
+    """The model is that of the ledger, and no later than it."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, 2**24)))
         state = json.loads(header["__metadata__"]["state"])
-        size = prod(header["values"]["shape"])
         rounds = state["round"]
-        head = state["ledger_head"]
-        if type(size) is not int or type(rounds) is not int:
+        stated = {"parameters": prod(header["values"]["shape"]), "ledger_head": state["ledger_head"]}
+        if type(stated["parameters"]) is not int or type(rounds) is not int:
             raise TypeError("its size and its round must be whole numbers")
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise Unverifiable(f"{path.name}: cannot be read ({type(error).__name__}: {error})") from None
-    dim = read_mean(ledger.description).get("dim")
-    if sent_values(ledger.description.get("plan"), size) != dim:
-        report.wrong.append(f"dim = {shown(dim)}: {path.name} has {shown(size)} parameters")
-    if head not in ledger.hashes:
-        report.wrong.append(f"{path.name} was written at the head {shown(head)}, which is not in the ledger")
+    _check_statement(path, ledger, stated, report)
     if rounds > len(ledger.charges):
         report.wrong.append(f"{path.name} is of {shown(rounds)} rounds: {len(ledger.charges)} were charged")
 
@@ -173,30 +190,13 @@ def _check_summary(path: Path, ledger: Ledger, report: Report) -> None:
     """What a run states at its end is what was charged for, with an ε that can be true."""
     summary = parse_json(read_bytes(path))
     if not isinstance(summary, dict):
-        raise Unverifiable("summary.json: cannot be read")
-    mean = read_mean(ledger.description)
-    delta = summary.get("delta")
-    if delta not in (None, mean.get("delta")):
-        report.wrong.append(f"delta = {shown(mean.get('delta'))}: summary.json says {shown(delta)}")
-    parameters = summary.get("parameters")
-    if sent_values(ledger.description.get("plan"), parameters) not in (None, mean.get("dim")):
-        report.wrong.append(f"parameters = {shown(mean.get('dim'))}: summary.json says {shown(parameters)}")
-    head = summary.get("ledger_head")
-    if head not in (None, *ledger.hashes):
-        report.wrong.append(f"summary.json was written at the head {shown(head)}, which is not in the ledger")
-    stated = summary.get("epsilon")
-    if stated is None or report.epsilon is None or report.lower is None:
+        raise Unverifiable(f"{path.name}: cannot be read")
+    stated = {name: value for name, value in summary.items() if value is not None}
+    _check_statement(path, ledger, stated, report)
+    epsilon = stated.get("epsilon")
+    if epsilon is None or report.epsilon is None or report.lower is None:
         return
-    if type(stated) not in (int, float) or not stated >= report.lower:
-        report.wrong.append(f"summary.json states ε = {shown(stated)}: no ε below {report.lower:.4g} can be true")
-    elif stated < report.epsilon / 1.10:  # at most so many times the accountant's
-        raise Unverifiable(f"summary.json states ε = {stated:.6g}: this verifier can only confirm {report.epsilon:.6g}")
-
-
-OTHER_FILES: dict[str, Callable[[Path, Ledger, Report], None]] = {
-    "plan.json": _check_plan,
-    "metrics.jsonl": _check_metrics,
-    "checkpoint.safetensors": _check_checkpoint,
-    "summary.json": _check_summary,
-}
-"""The check of each file in the folder of a run."""
+    if type(epsilon) not in (int, float) or not epsilon >= report.lower:
+        report.wrong.append(f"{path.name} states ε = {shown(epsilon)}: no ε below {report.lower:.4g} can be true")
+    elif epsilon < report.epsilon / 1.10:  # at most so many times the accountant's
+        raise Unverifiable(f"{path.name} states ε = {epsilon:.6g}: this verifier can only confirm {report.epsilon:.6g}")
