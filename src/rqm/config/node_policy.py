@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, final, get_args
 from rqm._util.checks import known_keys, real, shown, whole
 from rqm._util.files import lock, read_json, state_folder, sync_folder, write_atomically, write_json
 from rqm.bounds import Neighboring, Unit
-from rqm.config.plan import Plan, read_toml
+from rqm.config.plan import read_toml
 from rqm.config.round_parameters import corrupt
 from rqm.core.base import BaseMean
 from rqm.core.from_dict import mean_from_dict
@@ -49,7 +49,7 @@ TEMPLATE = """\
 
 epsilon = 8.0            # of all releases of this node together, without end
 release_epsilon = 2.0    # of a single release
-delta = 1e-6             # the δ of both
+delta = 1e-5             # the δ of both
 l2_clip = 1.0            # the largest norm of a vector
 clients = 20             # the fewest clients of a round
 honest_fraction = 0.8    # the fraction of them that is honest, dropouts included (or honest_clients = 16);
@@ -208,20 +208,19 @@ class Policy:
         relation = threat_model.unit, threat_model.neighboring
         return relation in ((self.unit, self.neighboring), ("user", "replace-one"))
 
-    def check(self, plan: Plan, mean: BaseMean) -> None:
+    def check(self, mean: BaseMean) -> None:
         """Refuse a round that no number of releases could make acceptable.
 
         Args:
-            plan: The plan of the run.
             mean: What clients of the round send.
 
         Raises:
             PolicyError: If the round breaks a limit.
         """
-        clients, threat_model = plan.participation.clients, mean.threat_model
-        min_survivors = plan.participation.min_survivors or (1 if plan.lost else clients)
-        corrupt_clients, planned_corrupt = self.corrupt(clients), corrupt(plan)
-        name, clip = plan.mechanism.to_dict()["mechanism"], mean.record_clip or mean.l2_clip or 0
+        clients, threat_model = mean.participation.clients, mean.threat_model
+        min_survivors = mean.participation.min_survivors or clients
+        corrupt_clients, planned_corrupt = self.corrupt(clients), corrupt(mean)
+        name, clip = mean.mechanism.to_dict()["mechanism"], mean.record_clip or mean.l2_clip or 0
         for is_allowed, problem in (
             (name in self.mechanisms, f"mechanism = {name}: must be one of {', '.join(self.mechanisms)}"),
             (mean.is_accounted_in_seconds, f"clients = {clients}: ε of this mechanism takes too long to compute"),
@@ -294,24 +293,34 @@ class NodeGuard:
             return None
         return Identity.read(self.home / IDENTITY), Roster.read(self.policy.roster)
 
-    def allow(self, plan: Plan, dim: int, round_: bytes) -> None:
+    def certify(self, mean: BaseMean) -> None:
+        """Refuse rounds that the policy forbids or cannot pay for.
+
+        Args:
+            mean: What clients of the rounds send.
+
+        Raises:
+            PolicyError: If no such round is allowed.
+        """
+        credentials = self.credentials
+        if credentials and mean.participation.clients > (largest := len(credentials[1].keys)):
+            raise PolicyError(
+                f"the policy of this node: clients = {mean.participation.clients}: must be at most {largest}, the "
+                "clients in the roster"
+            )
+        self._pay(mean, None)
+
+    def allow(self, mean: BaseMean, round_: bytes) -> None:
         """Refuse a round before it begins.
 
         Args:
-            plan: The plan of the run.
-            dim: Parameters of the model.
+            mean: What clients of the round send.
             round_: The name of the round. A name that came twice could bring back keys that were given up.
 
         Raises:
             PolicyError: If the policy forbids the round, cannot pay for it, or the round was begun before.
         """
-        credentials = self.credentials
-        if credentials and plan.participation.clients > (largest := len(credentials[1].keys)):
-            raise PolicyError(
-                f"the policy of this node: clients = {plan.participation.clients}: must be at most {largest}, the "
-                "clients in the roster"
-            )
-        self._pay(plan, dim, None)
+        self.certify(mean)
         self.begin(round_)
 
     def begin(self, round_: bytes) -> None:
@@ -325,24 +334,23 @@ class NodeGuard:
         except FileExistsError:
             raise PolicyError("the policy of this node: a round that it has begun before") from None
 
-    def charge(self, plan: Plan, dim: int, round_index: int, chain: bytes = b"") -> None:
+    def charge(self, mean: BaseMean, round_index: int, chain: bytes = b"") -> None:
         """Pay for this node's vector in a round. When this returns, the charge is on disk.
 
         Args:
-            plan: The plan of the run.
-            dim: Parameters of the model.
+            mean: What clients of the round send.
             round_index: The round, from 0.
             chain: The name of the chain of rounds, with correlated noise.
 
         Raises:
             PolicyError: If the policy forbids the round or cannot pay for it.
         """
-        self._pay(plan, dim, round_index, chain)
+        self._pay(mean, round_index, chain)
 
-    def _pay(self, plan: Plan, dim: int, round_index: int | None, chain: bytes = b"") -> None:
+    def _pay(self, proposed: BaseMean, round_index: int | None, chain: bytes = b"") -> None:
         """Check all ledgers of this node; charge one of them if a round is given."""
-        self.policy.check(plan, plan.private_mean(dim))
-        mean = self.policy.counted(plan.private_mean(dim))
+        self.policy.check(proposed)
+        mean = self.policy.counted(proposed)
         _ = mean.max_length  # refuses what cannot be encoded before it is paid for
         kind = _kind(mean)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -404,13 +412,19 @@ class NodeGuard:
                 f"({counted.threat_model.neighboring}), and their cost for a {policy.unit} was not counted; or begin "
                 "in another folder, for other data"
             )
-        for cost, limit, name in (
-            (sum(count for _, count in counts), policy.max_participations, "max_participations"),
-            (self._epsilon(mean, 1, policy.delta), policy.release_epsilon, "ε for a release"),
-            (sum(self._epsilon(counted, count, delta) for counted, count in counts), policy.epsilon, "ε for ever"),
+        at_delta = f" at this node's δ = {policy.delta:g}"
+        for cost, limit, name, conditions in (
+            (sum(count for _, count in counts), policy.max_participations, "max_participations", ""),
+            (self._epsilon(mean, 1, policy.delta), policy.release_epsilon, "release_epsilon", at_delta),
+            (
+                sum(self._epsilon(counted, count, delta) for counted, count in counts),
+                policy.epsilon,
+                "epsilon",
+                f" of all releases{at_delta}",
+            ),
         ):
             if not cost <= limit:
-                raise PolicyError(f"the policy of this node: {name} = {cost:.4g}: must be at most {limit}")
+                raise PolicyError(f"the policy of this node: {name} = {cost:.4g}{conditions}: must be at most {limit}")
 
     def _epsilon(self, mean: BaseMean, releases: int, delta: float) -> float:
         """ε of some releases of a kind; kept in a file, since a node starts a process for every message."""
