@@ -226,10 +226,9 @@ class PrivateRun:
     def _first_round(self) -> int:
         """The first round that no earlier run has charged."""
         charges, participation = self.guard.charges, self.plan.mean.participation
-        if not charges:
-            first = 0
-        else:  # who takes part after an earlier run is not known, so a whole separation lies between the runs
-            first = max(charges) + (1 if self.plan.mean.noise is None else participation.window)
+        # Who took part in earlier runs is not known, so with correlated noise a whole separation lies between runs.
+        gap = 1 if self.plan.mean.noise is None else participation.window
+        first = max(charges) + gap if charges else 0
         if first >= participation.rounds or not self.guard.allows(first):
             raise BudgetSpentError(
                 f"federation {self.federation!r} has spent its budget: ε = {self.guard.epsilon():.4g} of "
@@ -243,7 +242,7 @@ class PrivateRun:
         mean, participation = self.plan.mean, self.plan.mean.participation
         assert self._folder is not None
         log.info("rqm: federation %r, in %s", self.federation, self._folder.run)
-        log.info("rqm: %s, %d of %d values are sent", mean.mechanism, mean.coordinates, mean.dim)
+        log.info("rqm: %s; %d values are sent as %d coordinates", mean.mechanism, mean.dim, mean.coordinates)
         log.info("rqm: planned: %s", mean.guarantee().headline)
         if has_earlier or self.guard.charges:
             log.info("rqm: earlier runs of this federation have spent ε = %.4g", self.guard.epsilon())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from typing import Any, Self, final
+from typing import Self, final
 
 from rqm._util.checks import known_keys, shown, whole
 from rqm._util.files import parse_table

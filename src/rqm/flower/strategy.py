@@ -26,7 +26,10 @@ from rqm.flower.run_settings import Settings
 from rqm.secagg import Roster
 
 log = logging.getLogger("flwr")
-NEEDS_SINGLE_UPDATES = "FedMedian FedTrimmedAvg Krum MultiKrum Bulyan QFedAvg FedXgbBagging FedXgbCyclic".split()
+NEEDS_SINGLE_UPDATES = (
+    *("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg"),
+    *("FedXgbBagging", "FedXgbCyclic"),
+)
 """Strategies of Flower's that compare the updates, or losses, of single clients."""
 ADDS_NOISE = "DifferentialPrivacy"
 """Strategies of Flower's whose names begin so add noise, or clip, themselves."""
