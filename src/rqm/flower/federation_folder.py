@@ -52,9 +52,13 @@ def app_name(depth: int = 2) -> str:
     return ""
 
 
-def federations_folder() -> Path:
-    """The folder of all federations on this machine."""
-    return state_folder() / "federations"
+FEDERATIONS = "federations"
+"""The folder of all federations, in that of the user's state."""
+
+
+def simulated_state() -> Path:
+    """The state of `rqm flower simulate`, apart from that of real federations."""
+    return state_folder().absolute() / "simulated"
 
 
 @final
@@ -79,7 +83,11 @@ class FederationFolder:
         if not re.fullmatch(r"[\w.@-]{1,100}", name) or name.startswith("."):
             raise ValueError(f"rqm.federation = {name!r}: must have letters, digits, '.', '-', '_' and '@' only")
         self.name, self.is_dry_run = name, is_dry_run
-        self.path = Path(tempfile.mkdtemp(prefix="rqm-dry-run-")) if is_dry_run else federations_folder() / name
+        self.path = (
+            Path(tempfile.mkdtemp(prefix="rqm-dry-run-"))
+            if is_dry_run
+            else state_folder().absolute() / FEDERATIONS / name
+        )
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.run = self.path
         self._lock = (self.path / "lock").open("ab")
@@ -159,10 +167,12 @@ def reset_simulated(name: str) -> Path:
     Raises:
         ValueError: If there is none, or nodes took part that were not simulated.
     """
-    path = federations_folder() / name
-    if path.parent != federations_folder() or not path.is_dir():
-        known = sorted(folder.name for folder in federations_folder().glob("*"))
+    parents = [simulated_state() / FEDERATIONS, state_folder() / FEDERATIONS]
+    paths = [folder for parent in parents for folder in parent.glob("*") if folder.name == name]
+    if not paths:
+        known = sorted({folder.name for parent in parents for folder in parent.glob("*")})
         raise ValueError(f"federation = {name}: there is no such federation; known are {', '.join(known) or 'none'}")
+    path = paths[0]
     for ledger in path.glob(f"*/{LEDGER}"):
         plan = ledger.parent / PLAN_FILE
         if not plan.exists() or read_json(plan, "a plan").get("simulated") is not True:

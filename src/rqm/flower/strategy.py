@@ -68,16 +68,7 @@ def private(
     Raises:
         ValueError: If the settings are wrong, or the strategy needs single updates.
     """
-    kinds = [kind.__name__ for kind in type(strategy).__mro__ if kind.__module__.startswith(flower_strategies.__name__)]
-    for name in kinds:
-        if name in NEEDS_SINGLE_UPDATES:
-            raise ValueError(
-                f"{name}: needs the updates of single clients, which a secure sum hides; use FedAvg or FedAdam"
-            )
-        if name.startswith(ADDS_NOISE):
-            raise ValueError(f"{name}: clips or adds noise itself; wrap the strategy that it wraps")
-    if kinds == ["Strategy"]:
-        log.info("rqm: %s gets one reply a round: the mean of all clients, of weight 1", type(strategy).__name__)
+    refuse_strategy(strategy)
     settings = Settings.from_run_config(context.run_config)
     return PrivateStrategy(
         strategy,
@@ -88,6 +79,27 @@ def private(
         key=key,
         witness=witness,
     )
+
+
+def refuse_strategy(strategy: Strategy) -> None:
+    """Refuse a strategy that cannot work with the mean of all clients alone.
+
+    Args:
+        strategy: The strategy.
+
+    Raises:
+        ValueError: If it needs single updates, or adds noise itself.
+    """
+    kinds = [kind.__name__ for kind in type(strategy).__mro__ if kind.__module__.startswith(flower_strategies.__name__)]
+    for name in kinds:
+        if name in NEEDS_SINGLE_UPDATES:
+            raise ValueError(
+                f"{name}: needs the updates of single clients, which a secure sum hides; use FedAvg or FedAdam"
+            )
+        if name.startswith(ADDS_NOISE):
+            raise ValueError(f"{name}: clips or adds noise itself; wrap the strategy that it wraps")
+    if "FedAvg" not in kinds:
+        log.info("rqm: %s gets one reply a round: the mean of all clients, of weight 1", type(strategy).__name__)
 
 
 @final
