@@ -210,14 +210,14 @@ class Federation:
         return process
 
     def enrol(self, nodes: int, policy: str) -> None:
-        """Give each node an identity and a policy of its own, and all of them the roster."""
-        keys = []
-        for number in range(nodes):
-            home = self.folder / f"home-{number}"
+        """Give each node an identity, a policy and the roster in a folder of its own."""
+        keys, homes = [], [self.folder / f"home-{number}" for number in range(nodes)]
+        for home in homes:
             home.mkdir()
             keys.append(Identity.new(home / "identity.key").public.hex())
             (home / "policy.toml").write_text(policy)
-        self.roster.write_text("\n".join(keys) + "\n")
+        for path in (self.roster, *(home / "roster.txt" for home in homes)):
+            path.write_text("\n".join(keys) + "\n")
 
     def node(self, number: int, nodes: int) -> subprocess.Popen:
         """Start a SuperNode with a state folder of its own. The first time, its key is registered at the SuperLink."""

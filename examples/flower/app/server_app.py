@@ -21,6 +21,7 @@ def main(grid: Grid, context: Context) -> None:
         net.load_state_dict(arrays.to_torch_state_dict())
         return MetricRecord({"accuracy": task.accuracy(net)})
 
-    optimizer = FedAvgM(server_learning_rate=8.0, server_momentum=0.7)  # silos return gradients
+    # Silos return gradients, so the strategy is the optimizer.
+    optimizer = FedAvgM(fraction_evaluate=0.0, server_learning_rate=8.0, server_momentum=0.7)
     strategy = private(optimizer, context, model=net, roster=os.environ.get("RQM_ROSTER"))
     strategy.start(grid, ArrayRecord(net.state_dict()), evaluate_fn=evaluate)

@@ -21,6 +21,6 @@ def main(grid: Grid, context: Context) -> None:
         net.load_state_dict(arrays.to_torch_state_dict())
         return MetricRecord({"accuracy": task.accuracy(net)})
 
-    strategy = private(FedAvg(), context, model=net, roster=os.environ.get("RQM_ROSTER"))
+    strategy = private(FedAvg(fraction_evaluate=0.0), context, model=net, roster=os.environ.get("RQM_ROSTER"))
     config = ConfigRecord({"learning-rate": context.run_config["learning-rate"]})
     strategy.start(grid, ArrayRecord(net.state_dict()), train_config=config, evaluate_fn=evaluate)
