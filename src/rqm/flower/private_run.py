@@ -76,7 +76,7 @@ class PrivateRun:
         self.released, self.has_begun, self.is_simulated = 0, False, False
         self._folder: FederationFolder | None = None
         self._next_round = self._exchanges = 0
-        self._trained, self._arrays = TrainedArrays(()), ArrayRecord()
+        self._trained, self._arrays, self._model = TrainedArrays(()), ArrayRecord(), ArrayRecord()
         self._report: Report | None = None
         self._failures: list[tuple[float, int]] = []
         self._warned: set[str] = set()
@@ -125,7 +125,8 @@ class PrivateRun:
         update = self._report.update
         if self.settings.records_per_round is not None:
             update = update * (machine.survivors / self.settings.records_per_round)
-        return [self._reply(messages[0], {name: self._trained.moved(arrays, update)}, is_evaluation=False)]
+        self._model = self._trained.moved(arrays, update)
+        return [self._reply(messages[0], {name: self._model}, is_evaluation=False)]
 
     def evaluate(self, messages: list[Message]) -> list[Message]:
         """Answer an exchange of evaluation messages with the metrics that came with the last round's training.
@@ -177,10 +178,10 @@ class PrivateRun:
         Returns:
             The model.
         """
-        arrays = self._trained.restored(arrays, self._arrays)
+        self._model = self._trained.restored(arrays, self._arrays)
         assert self._folder is not None
-        self._folder.save_model(arrays)
-        return arrays
+        self._folder.save_model(self._model)
+        return self._model
 
     def metrics(self) -> dict[str, float]:
         """The number of vectors in the last sum, and ε so far."""
@@ -233,7 +234,7 @@ class PrivateRun:
             raise BudgetSpentError(
                 f"federation {self.federation!r} has spent its budget: ε = {self.guard.epsilon():.4g} of "
                 f"{self.settings.epsilon:g} after {many(sum(charges.values()), 'round')}. Raise rqm.epsilon, or give "
-                "another rqm.federation if other users take part"
+                "another rqm.federation if other users take part (of simulated nodes: rqm flower reset-simulated)"
             )
         return first
 
@@ -369,12 +370,13 @@ class PrivateRun:
         if not self.released:
             raise RunFailedError(f"no round has released a model: {self.machine.discard_reason}")
         assert self._folder is not None
+        path = self._folder.save_model(self._model)  # also of a strategy that aggregates in its own `start`
         charges, unit = self.guard.charges, self.plan.mean.threat_model.unit
         log.info(
             "rqm: %d of %d charged rounds were released; the model is %s",
             self.released,
             sum(charges.values()),
-            self._folder.run / "model.npz" if not self.settings.dry_run else "not kept in a dry run",
+            "not kept in a dry run" if self.settings.dry_run else path,
         )
         for line in str(self.plan.mean.guarantee(charges=charges)).splitlines():
             log.info("rqm: %s", line)

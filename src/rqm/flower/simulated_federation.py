@@ -30,10 +30,10 @@ def simulate(app: Path, nodes: int, run_config: str = "") -> int:
         run_config: What `flwr run --run-config` takes.
 
     Returns:
-        The exit code of `flwr run`.
+        The exit code of `flwr run`, or 1 if the run has failed, which `flwr run` does not report.
 
     Raises:
-        RuntimeError: If the SuperLink does not start.
+        OSError: If the SuperLink does not start.
     """
     programs = Path(sys.executable).parent
     with tempfile.TemporaryDirectory(prefix="rqm-simulation-") as folder:
@@ -63,11 +63,12 @@ def simulate(app: Path, nodes: int, run_config: str = "") -> int:
                 start_new_session=True,
             )
             try:
-                _wait_for(link, control, home / "superlink.log")
+                _wait_for(link, (control, runtime), home / "superlink.log")
                 command = [str(programs / "flwr"), "run", str(app), "local", "--stream"]
                 command += ["--federation-config", f"num-supernodes={nodes}"]
                 command += ["--run-config", run_config] if run_config else []
-                return subprocess.run(command, env=environment, check=False).returncode
+                code = subprocess.run(command, env=environment, check=False).returncode
+                return code or _has_failed(programs / "flwr", environment)
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(link.pid, signal.SIGTERM)
@@ -75,6 +76,13 @@ def simulate(app: Path, nodes: int, run_config: str = "") -> int:
                     link.wait(10)
                 with suppress(ProcessLookupError):
                     os.killpg(link.pid, signal.SIGKILL)
+
+
+def _has_failed(flwr: Path, environment: dict[str, str]) -> bool:
+    """Whether the only run of a SuperLink has failed."""
+    command = [str(flwr), "list", "local", "--format", "json"]
+    listed = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    return "finished:failed" in listed.stdout
 
 
 def _free_ports(count: int) -> list[int]:
@@ -85,11 +93,12 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def _wait_for(link: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    """Wait until a SuperLink accepts connections."""
+def _wait_for(link: "subprocess.Popen[bytes]", ports: tuple[int, int], log: Path) -> None:
+    """Wait until a SuperLink accepts connections; which port `flwr` uses depends on its version."""
     end = monotonic() + STARTUP_SECONDS
     while monotonic() < end and link.poll() is None:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
+        for port in ports:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                return
         sleep(0.2)
-    raise RuntimeError(f"flower-superlink does not start: {log.read_text(errors='replace')[-500:]}")
+    raise ChildProcessError(f"flower-superlink does not start: {log.read_text(errors='replace')[-500:]}")
