@@ -82,7 +82,7 @@ def test_an_app_that_protects_its_users_and_learns(written, tmp_path, monkeypatc
     """All fifty nodes in this process, by the app's own files, with the operating system's randomness."""
     from flwr.app import Context, RecordDict
 
-    from tests.flower.local import LocalGrid
+    from tests.flower.local_grid import LocalGrid
 
     monkeypatch.setenv("RQM_STATE", str(tmp_path / "state"))
     rqm("init", "--policy", "--trust-server", tmp_path / "state")

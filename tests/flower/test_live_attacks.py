@@ -30,7 +30,7 @@ class Attacked:
         self.output = folder / "state" / "said.jsonl"
         shutil.copy(ROOT / "tests" / "flower" / "malicious_server.py", self.app / "app" / "server_app.py")
         task = self.app / "app" / "task.py"
-        task.write_text(task.read_text().replace("FEATURES = 20", "FEATURES = 2000"))  # to tell an update from noise
+        task.write_text(task.read_text().replace("FEATURES = 20", "FEATURES = 20_000"))  # to tell an update from noise
         self.all = federation.Federation(folder, folder / "state", stack)
         self.all.enrol(4, policy)
         self.all.link()
