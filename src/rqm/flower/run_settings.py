@@ -63,8 +63,8 @@ class Settings:
 
     >>> config = {"rqm.epsilon": 8.0, "rqm.clients": 50, "rqm.min-survivors": 40, "num-server-rounds": 3, "lr": 0.1}
     >>> settings = Settings.from_run_config(config)
-    >>> settings.rounds, settings.min_survivors, settings.delta
-    (3, 40, 1e-05)
+    >>> settings.rounds, settings.min_survivors
+    (3, 40)
     """
 
     epsilon: float
