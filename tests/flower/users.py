@@ -23,7 +23,7 @@ roster = "roster.txt"
 
 
 def written(folder, policy=POLICY, settings=""):
-    """Write the app with a policy for its nodes, and more lines of its table. A run can only change keys of the table."""
+    """Write the app with a policy for its nodes, and more lines of its table: `flwr run` changes only given keys."""
     shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     (folder / "policy.toml").write_text(policy)
     with (folder / "pyproject.toml").open("a") as table:

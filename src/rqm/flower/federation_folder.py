@@ -1,6 +1,6 @@
 """What the server keeps of a federation: plans, ledgers, participations and models, in one folder for its users.
 
-    $RQM_STATE/federations/NAME/PLAN/    plan.json, ledger.jsonl, participants.json, blamed.json, model.npz
+    $RQM_STATE/federations/NAME/PLAN/    shared-plan.json, ledger.jsonl, participants.json, blamed.json, model.npz
 
 A federation is a group of users who are protected together. Runs with the same settings and model continue one
 ledger. Runs with others have ledgers of their own, whose ε compose.
@@ -29,7 +29,7 @@ from rqm.flower.shared_plan import SharedPlan
 from rqm.ledger.budget_guard import charged_mean
 from rqm.ledger.ledger import LEDGER, read
 
-PLAN_FILE, MODEL_FILE = "plan.json", "model.npz"
+PLAN_FILE, MODEL_FILE = "shared-plan.json", "model.npz"
 """The files of a run's plan and of its model."""
 
 
