@@ -269,11 +269,14 @@ class PrivateRun:
                 self.refusals[reply.metadata.src_node_id] = str(error)
         needed = self.plan.min_survivors
         if len(simulated) < needed:
-            reasons = Counter(self.refusals.values()).most_common(3)
-            said = "; ".join(f"{many(count, 'node')}: {reason}" for reason, count in reasons) or "no node refuses"
+            common = Counter(self.refusals.values()).most_common(3)
+            reasons = [f"{many(count, 'node')}: {reason}" for reason, count in common]
+            if silent := len(nodes) - len(simulated) - len(self.refusals):
+                timeout = f"{self.settings.stage_timeout:g} s (rqm.stage-timeout)"
+                reasons.append(f"{many(silent, 'node')}: no answer within {timeout}")
             raise RunFailedError(
                 f"{many(len(simulated), 'node')} of {len(nodes)} connected can take part: must be at least {needed} "
-                f"(rqm.min-survivors). {said}. Nothing was charged"
+                f"(rqm.min-survivors). {'; '.join(reasons) or 'Connect more nodes'}. Nothing was charged"
             )
         for node, reason in self.refusals.items():
             log.warning("rqm: node %d does not take part: %s", node, reason)
