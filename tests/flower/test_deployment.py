@@ -76,7 +76,7 @@ def test_nodes_refuse_a_server_that_orders_less_noise(tmp_path):
     assert "0 nodes of 4 connected can take part: must be at least 3" in text
     assert '4 nodes: it says "rqm: the policy of this node: release_epsilon = ' in text
     assert "Nothing was charged" in text
-    assert not list((tmp_path / "state" / "federations").rglob("ledger.jsonl"))
+    assert charged_rounds(ledger(tmp_path / "state")) == []
     assert not list(tmp_path.rglob("model.npz"))
 
 

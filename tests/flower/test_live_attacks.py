@@ -23,14 +23,14 @@ class Attacked:
         monkeypatch.syspath_prepend(str(EXAMPLE))
         import federation
 
-        policy = POLICY.replace("release_epsilon = 1e12", "release_epsilon = 200.0")
+        policy = POLICY.replace("release_epsilon = 1e12", "release_epsilon = 1000.0")
         policy = policy.replace("honest_clients = 4", "honest_clients = 3")
         policy = policy.replace("max_participations = 1000", "max_participations = 3")
         self.app = written(folder / "app", policy, "honest-clients = 50\nthreshold = 0\n")
         self.output = folder / "state" / "said.jsonl"
         shutil.copy(ROOT / "tests" / "flower" / "malicious_server.py", self.app / "app" / "server_app.py")
         task = self.app / "app" / "task.py"
-        task.write_text(task.read_text().replace("FEATURES = 20", "FEATURES = 20_000"))  # to tell an update from noise
+        task.write_text(task.read_text().replace("FEATURES = 20", "FEATURES = 2000"))  # to tell an update from noise
         self.all = federation.Federation(folder, folder / "state", stack)
         self.all.enrol(4, policy)
         self.all.link()
@@ -59,22 +59,22 @@ def test_what_a_malicious_server_gets_of_live_nodes(tmp_path, monkeypatch):
         live = Attacked(tmp_path, stack, monkeypatch)
         honest = "rqm.clients=4 rqm.honest-clients=3 rqm.min-survivors=4"
         for config, reason in (
-            (CONFIG.format(5000.0, honest), "release_epsilon"),
+            (CONFIG.format(20000.0, honest), "release_epsilon"),
             (
-                CONFIG.format(400.0, "rqm.clients=2 rqm.honest-clients=2 rqm.min-survivors=2"),
+                CONFIG.format(4000.0, "rqm.clients=2 rqm.honest-clients=2 rqm.min-survivors=2"),
                 "clients = 2: must be at least 4",
             ),
             (
-                CONFIG.format(400.0, "rqm.clients=4 rqm.honest-clients=4 rqm.min-survivors=4"),
+                CONFIG.format(4000.0, "rqm.clients=4 rqm.honest-clients=4 rqm.min-survivors=4"),
                 "honest_clients = 4: must be at most 3",
             ),
-            (CONFIG.format(400.0, f"{honest} rqm.threshold=2"), "threshold = 2: must be at least"),
+            (CONFIG.format(4000.0, f"{honest} rqm.threshold=2"), "threshold = 2: must be at least"),
         ):
             outcome = live.run(config)["keys"]
             assert outcome["answered"] == 0  # no key has left
             assert all(reason in entry for entry in outcome["refused"]), outcome
-        assert live.run(CONFIG.format(390.0, honest))["other plan"]["answered"] == 3
-        outcome = live.run(CONFIG.format(400.0, honest), 1200)
+        assert live.run(CONFIG.format(3900.0, honest))["other plan"]["answered"] == 3
+        outcome = live.run(CONFIG.format(4000.0, honest), 1200)
     print(json.dumps(outcome, indent=1))
     for attack, reason in (
         ("mixed plans", "client 1"),
