@@ -61,7 +61,8 @@ def check(
         facts |= {"epsilon": guarantee.epsilon, "delta": guarantee.delta, "noise_over_clip": found.noise_over_clip}
         sentence = f"{found.strategy}, {found.plan.layout.size} trained values: {guarantee.headline}."
         notes.insert(0, f"Noise in a round's mean update: {found.noise_over_clip:.3g} times the clip of an update.")
-        notes += [f"It assumes that {assumption.text('user')}." for assumption in guarantee.assumptions]
+        unit = guarantee.threat_model.unit
+        notes += [f"It assumes that {assumption.text(unit)}." for assumption in guarantee.assumptions]
     rows = [row for row in found.arrays if len(found.arrays) <= 20 or row[3] != "trained"]
     return Result(
         facts, sentence, rows, ("array", "shape", "dtype", "in a private run"), notes, lines, 1 if found.problems else 0
@@ -79,12 +80,12 @@ def simulate(folder: Path, nodes: int = 10, run_config: Annotated[str, typer.Opt
 
         rqm flower simulate my-app --nodes 50
 
-        rqm flower simulate my-app --run-config 'rqm.dry-run=true num-server-rounds=2'
+        rqm flower simulate my-app --run-config 'num-server-rounds=2'
 
     Args:
         folder: The folder of the app.
         nodes: Number of simulated nodes.
-        run_config: Changes of the app's configuration, as flwr run takes them.
+        run_config: Changes of the app's configuration, as flwr run takes them: only of keys that it has.
     """
     from rqm.flower.simulated_federation import simulate as run
 

@@ -215,9 +215,9 @@ def _list_changes(strategy: Any, settings: Settings, result: AppCheck) -> None:
             "evaluation on clients is off: declare metrics with public bounds, such as eval-metrics.accuracy = "
             '"[0, 1]", or evaluate on public data (evaluate_fn)'
         )
-    if not settings.train_metrics:
+    if not settings.train_metrics and settings.record_clip is None:
         result.changes.append('training metrics are off: declare them, such as train-metrics.train_loss = "[0, 5]"')
-    if not settings.weight:
+    if not settings.weight and settings.record_clip is None:
         result.changes.append('all clients weigh the same: for others give weight = "num-examples" and max-weight')
     result.changes.append("what a mod of another library adds to a reply before private_mod is not covered by ε")
 
