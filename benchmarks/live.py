@@ -27,9 +27,10 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "flower"
 TIMING_PREFIX = "benchmark: "
 EXCHANGES = 10
 PURPOSES = {
-    ("rqm",): "the first or the last",
-    ("arrays", "config", "rqm"): "vectors",
-    ("rqm", "rqm-next"): "the end of a round, with the next",
+    ("config", "rqm-plan"): "the check",
+    ("config", "rqm", "rqm-plan"): "the first or the last",
+    ("arrays", "config", "rqm", "rqm-plan"): "vectors",
+    ("config", "rqm", "rqm-next", "rqm-plan"): "the end of a round, with the next",
 }
 """The purpose of an exchange, by the records of its messages."""
 Timed = list[tuple[Any, int, float]]
@@ -125,7 +126,7 @@ def federation(folder: Path) -> Iterator[Any]:
     """The example's, with four nodes."""
     with ExitStack() as stack:
         folder.mkdir()
-        running = example().Federation(folder, folder / "ledger", stack)
+        running = example().Federation(folder, folder / "state", stack)
         running.enrol(4, (EXAMPLE / "policy.toml").read_text())
         running.link()
         for number in range(4):

@@ -37,6 +37,7 @@ NOT_RUN = {
     "docs/auditing.md": 2,
     "docs/cli.md": 1,
     "docs/reproduction.md": 1,
+    "docs/tutorials/deploy-on-flower.md": 1,
     "docs/tutorials/train-with-a-budget.md": 2,
 }
 BLOCK = re.compile(r"^(?:<!-- not run(?P<reason>.*?)-->\n+)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.M)
@@ -301,8 +302,8 @@ def test_the_table_of_mechanisms_is_the_registrys():
 
 
 def test_what_examples_benchmarks_and_tools_import_is_there():
-    """Some of them run only where their peers or a federation are, as does the server that attacks the example's."""
-    example, paths = ROOT / "examples" / "flower", [ROOT / "tests" / "flower" / "malicious_server.py"]
+    """Some of them run only where their peers or a federation are, as does the server that attacks the template's."""
+    template, paths = ROOT / "src/rqm/flower/template", [ROOT / "tests" / "flower" / "malicious_server.py"]
     paths += [path for folder in ("examples", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")]
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -310,7 +311,7 @@ def test_what_examples_benchmarks_and_tools_import_is_there():
                 continue
             names = [one.name for one in node.names]
             if (node.module or "").startswith("app."):  # read, not imported: every app of Flower has this name
-                home = path.parents[1] if path.parent.name == "app" else example
+                home = path.parents[1] if path.parent.name == "app" else template
                 there = ast.parse((home / f"{node.module.replace('.', '/')}.py").read_text()).body
                 assert set(names) <= {one.name for one in there if isinstance(one, ast.FunctionDef)}, path
             elif (node.module or "").split(".")[0] in ("rqm", "benchmarks"):

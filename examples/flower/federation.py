@@ -1,8 +1,8 @@
-"""A federation on this machine: a SuperLink and some SuperNodes on loopback, with TLS, and a run of the app in it.
+"""A federation on this machine: a SuperLink and SuperNodes on loopback with TLS, and a run of an app in it.
 
     python federation.py --kill 2
 
-Certificates are made for the occasion. Everything that is started here is stopped here.
+Certificates and keys are new. All processes are stopped at the end.
 """
 
 import argparse
@@ -85,21 +85,21 @@ def identity(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def wait_for(port: int, seconds: float = 60) -> None:
-    """Wait until somebody listens on a port."""
+    """Wait until a process listens on a port."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.2)
-    raise TimeoutError(f"nobody listens on port {port} after {seconds:.0f} s")
+    raise TimeoutError(f"no process listens on port {port} after {seconds:.0f} s")
 
 
 def stop(process: subprocess.Popen) -> None:
@@ -115,21 +115,22 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def kill(process: subprocess.Popen, log: Path, round_: int) -> None:
-    """Kill a SuperNode that is in every round when it has been asked to train: with every third message that it gets.
+    """Kill a SuperNode that is in every round when it has been asked to train.
 
-    Two come before the first round; the two that end a round begin the next.
+    Before the first round it gets a check and two messages. Then each third message asks for training, because the two
+    that end a round begin the next.
     """
-    while log.read_text().count("Received successfully") < 3 * round_:
+    while log.read_text().count("Received successfully") < 3 * round_ + 1:
         time.sleep(0.05)
     print(f"*** killing the SuperNode with pid {process.pid} in round {round_}", flush=True)
     os.killpg(process.pid, signal.SIGKILL)
 
 
 def kill_owing(processes: list[subprocess.Popen], logs: list[Path]) -> None:
-    """Kill the first SuperNode that is asked for its second message: the sixth, after the five of its own round."""
+    """Kill the first SuperNode that is asked to settle: after the check and the five messages of its own round."""
     while True:
         for process, log in zip(processes, logs, strict=True):
-            if log.exists() and log.read_text().count("Received successfully") >= 6:
+            if log.exists() and log.read_text().count("Received successfully") >= 7:
                 print(f"*** killing the SuperNode with pid {process.pid} between its two messages", flush=True)
                 os.killpg(process.pid, signal.SIGKILL)
                 return
@@ -137,12 +138,12 @@ def kill_owing(processes: list[subprocess.Popen], logs: list[Path]) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--app", type=Path, default=HERE, help="the folder of the app; this one if none is given")
     parser.add_argument("--set", default="", help="the run's configuration, as flwr run --run-config takes it")
-    parser.add_argument("--ledger", type=Path, default=Path("rqm-ledger"), help="the folder of the ledger")
+    parser.add_argument("--state", type=Path, default=Path("rqm-state"), help="the server's state: ledger, model, key")
     parser.add_argument(
         "--kill",
         metavar="ROUND",
@@ -157,7 +158,7 @@ def arguments() -> argparse.Namespace:
         help="kill the first SuperNode before it settles its correlated noise",
     )
     parser.add_argument("--policy", type=Path, help="a policy for all nodes, instead of the app's own")
-    parser.add_argument("--keep", type=Path, help="a folder, not there yet, for logs, keys and the nodes' own ledgers")
+    parser.add_argument("--keep", type=Path, help="a new folder for logs, keys and the nodes' own ledgers")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which all is stopped")
     return parser.parse_args()
 
@@ -165,19 +166,20 @@ def arguments() -> argparse.Namespace:
 class Federation:
     """A SuperLink and its SuperNodes, with their logs in a folder; all stop with the stack."""
 
-    def __init__(self, folder: Path, ledger: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, state: Path, stack: ExitStack) -> None:
         self.folder, self.stack = folder, stack
         self.issuer = Authority(folder)
         self.authority = self.issuer.path
         self.port = free_port()
         self.environment = {
             **os.environ,
-            "FLWR_HOME": str(folder),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "RQM_LEDGER": str(ledger.absolute()),
             "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}",
         }
+        self.roster = folder / "roster.txt"
+        server = {"FLWR_HOME": folder, "RQM_STATE": state.absolute(), "RQM_ROSTER": self.roster}
+        self.server_environment = self.environment | {name: str(path) for name, path in server.items()}
 
     def tls(self, name: str) -> list[str]:
         """The options by which a process shows its certificate; no two processes share a key."""
@@ -185,12 +187,12 @@ class Federation:
         options = {"ca-certfile": self.authority, "certfile": certificate, "keyfile": key}
         return [text for name, path in options.items() for text in (f"--ssl-{name}", str(path))]
 
-    def start(self, name: str, program: str, *options: str) -> subprocess.Popen:
+    def start(self, name: str, program: str, environment: dict[str, str], *options: str) -> subprocess.Popen:
         """Start a program, and write its log."""
         log = (self.folder / f"{program}-{name}.log").open("ab")
         command = [str(TOOLS / program), *options]
         process = subprocess.Popen(
-            command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         self.stack.callback(stop, process)
         return process
@@ -198,9 +200,8 @@ class Federation:
     def link(self, *options: str) -> subprocess.Popen:
         """Start the SuperLink, and wait for it."""
         address = ["--host", "127.0.0.1", "--port", str(self.port)]
-        process = self.start(
-            "link", "flower-superlink", *self.tls("server"), *address, "--enable-supernode-auth", *options
-        )
+        options = (*self.tls("server"), *address, "--enable-supernode-auth", *options)
+        process = self.start("link", "flower-superlink", self.server_environment, *options)
         (self.folder / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
             f'root-certificates = "{self.authority}"\n'
@@ -209,40 +210,37 @@ class Federation:
         return process
 
     def enrol(self, nodes: int, policy: str) -> None:
-        """Give every node an identity and a policy of its own, and all of them the roster."""
-        keys = []
-        for number in range(nodes):
-            home = self.folder / f"home-{number}"
+        """Give each node an identity, a policy and the roster in a folder of its own."""
+        keys, homes = [], [self.folder / f"home-{number}" for number in range(nodes)]
+        for home in homes:
             home.mkdir()
             keys.append(Identity.new(home / "identity.key").public.hex())
             (home / "policy.toml").write_text(policy)
-        roster = self.folder / "roster.txt"
-        roster.write_text("\n".join(keys) + "\n")
-        self.environment["RQM_ROSTER"] = str(roster)
+        for path in (self.roster, *(home / "roster.txt" for home in homes)):
+            path.write_text("\n".join(keys) + "\n")
 
     def node(self, number: int, nodes: int) -> subprocess.Popen:
-        """Start a SuperNode. The first time its key is registered, without which no node may join."""
+        """Start a SuperNode with a state folder of its own. The first time, its key is registered at the SuperLink."""
         private = self.folder / f"node-{number}"
         if not private.exists():
             private, public = identity(self.folder, f"node-{number}")
             register = [str(TOOLS / "flwr"), "supernode", "register", str(public), "here"]
-            subprocess.run(register, env=self.environment, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(register, env=self.server_environment, check=True, stdout=subprocess.DEVNULL)
+        home = self.folder / f"home-{number}"
+        environment = self.environment | {"FLWR_HOME": str(home), "RQM_STATE": str(home)}
         link = ["--root-certificates", str(self.authority), "--superlink", f"127.0.0.1:{self.port}"]
         port = free_port()
         node_options = ["--host", "127.0.0.1", "--port", str(port), "--auth-supernode-private-key", str(private)]
-        policy = self.folder / f"home-{number}" / "policy.toml"
-        policy_option = f' rqm-policy="{policy}"' if policy.exists() else ""
-        config_option = ["--node-config", f"partition-id={number} num-partitions={nodes}{policy_option}"]
-        return self.start(
-            str(number), "flower-supernode", *link, *node_options, *self.tls(f"tls-{number}"), *config_option
-        )
+        config = f'partition-id={number} num-partitions={nodes} rqm-policy="{home / "policy.toml"}"'
+        options = (*link, *node_options, *self.tls(f"tls-{number}"), "--node-config", config)
+        return self.start(str(number), "flower-supernode", environment, *options)
 
     def run(self, config: str, limit: float, app: Path = HERE) -> int:
-        """Run the app, and show what it says; 0 if it came to its end."""
+        """Run the app, and print its log; 0 if it came to its end."""
         command = [str(TOOLS / "flwr"), "run", str(app), "here", "--stream"]
         command += ["--run-config", config] if config else []
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
-        run = subprocess.Popen(command, env=self.environment, **options)
+        run = subprocess.Popen(command, env=self.server_environment, **options)
         self.stack.callback(stop, run)
         timer, finished = Timer(limit, stop, [run]), False  # also of a run that says nothing
         timer.daemon = True
@@ -266,7 +264,7 @@ def main() -> int:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rqm-flower-")))
         folder = folder.absolute()
         folder.mkdir(exist_ok=options.keep is None)
-        federation = Federation(folder, options.ledger, stack)
+        federation = Federation(folder, options.state, stack)
         federation.enrol(options.nodes, (options.policy or options.app / "policy.toml").read_text())
         federation.link()
         nodes = [federation.node(number, options.nodes) for number in range(options.nodes)]

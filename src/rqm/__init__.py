@@ -125,6 +125,10 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "flower":  # `rqm.flower.private_mod` works after `import rqm`
+        from importlib import import_module  # noqa: PLC0415
+
+        return import_module("rqm.flower")
     if name not in _LAZY:
         raise AttributeError(f"module 'rqm' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415

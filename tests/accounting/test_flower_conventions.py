@@ -75,7 +75,6 @@ def test_flowers_multiplier_is_over_the_sensitivity(multiplier):
 
 
 def test_the_document_says_so():
-    page = " ".join((Path(__file__).parents[2] / "docs" / "deploy.md").read_text().split())
-    assert "is ours in" not in page
-    assert "Flower's `RdpAccountant` takes C as the sensitivity" in page
-    assert "`rqm.calibrate` takes 2C where a vector is replaced" in page
+    page = " ".join((Path(__file__).parents[2] / "docs" / "how-to" / "flower-app.md").read_text().split())
+    assert "Flower's `RdpAccountant` takes C as the sensitivity (add-or-remove-one)" in page
+    assert "`rqm.calibrate` takes 2C by default (replace-one)" in page

@@ -60,9 +60,10 @@ def test_no_document_says_that_a_malicious_client_is_bounded_by_its_clip(name):
     assert STATED in page
 
 
-def test_no_node_is_given_the_key_of_the_server():
+def test_no_node_is_given_a_key_of_the_server():
     page = text("docs/deploy.md")
-    blocks = re.findall(r"flower-supernode .*?rqm-policy", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
-    assert any("--ssl-keyfile node-$node/tls.key" in block for block in blocks)
-    assert not any("server.key" in block or "$tls" in block for block in blocks)
-    assert "`server.key` with the server" in page
+    (block,) = re.findall(r"^ +FLWR_HOME=.*?--node-config", (ROOT / "docs" / "deploy.md").read_text(), re.S | re.M)
+    assert "--ssl-keyfile node-$node/tls.key" in block
+    assert "RQM_STATE=$PWD/node-$node" in block
+    assert "server/" not in block
+    assert "No private key leaves its folder, and no node gets a key of the server." in page

@@ -37,8 +37,15 @@ def test_times_are_read_from_the_log(tmp_path):
 
 def test_exchanges_are_compared_by_purpose_and_without_the_first():
     empty = [["nothing", 4, seconds] for seconds in (60, 3, 3, 6)]
-    vectors, ends = ["arrays", "config", "rqm"], ["rqm", "rqm-next"]
-    ours = [[["rqm"], 4, 50], [vectors, 4, 5], [[], 0, 0.1], [ends, 4, 3], [vectors, 4, 3], [ends, 3, 60]]
+    vectors, ends = (["arrays", "config", "rqm", "rqm-plan"], ["config", "rqm", "rqm-next", "rqm-plan"])
+    ours = [
+        [["config", "rqm-plan"], 4, 50],
+        [vectors, 4, 5],
+        [[], 0, 0.1],
+        [ends, 4, 3],
+        [vectors, 4, 3],
+        [ends, 3, 60],
+    ]
     comparison = live.compared(empty, ours)
     assert comparison["ratios"] == {"vectors": pytest.approx(4 / 3), live.PURPOSES[tuple(ends)]: pytest.approx(1)}
     assert comparison["ratios_of_means"]["vectors"] == pytest.approx(1)

@@ -9,16 +9,17 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import numpy as np
-from app.task import local_data, losses, new_model
-from flwr.app import ArrayRecord
+from app.task import local_data, new_model, train
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import ServerApp
 
 from rqm.flower import Settings
-from rqm.flower.arrays import to_vector
+from rqm.flower.arrays import TrainedArrays
 from rqm.flower.grid import IsolatingGrid
 from rqm.flower.messages import request_message
-from rqm.flower.run_settings import Request
+from rqm.flower.shared_plan import Request
 from rqm.kernels.packing import unpack
+from rqm.randomness import SecureRandom
 from rqm.secagg import Client, Identity, Roster, Server, new_round, wire
 from rqm.secagg.wire import STAGES, Kind
 
@@ -30,11 +31,15 @@ class Attacker:
     """A server that asks what it likes, of whom it likes."""
 
     def __init__(self, grid, config):
-        self.grid, self.config = IsolatingGrid(grid), config
-        self.folder = Path(os.environ["RQM_LEDGER"])
+        self.grid, self.rate = IsolatingGrid(grid), config["learning-rate"]
+        self.folder = Path(os.environ["RQM_STATE"])
         self.folder.mkdir(exist_ok=True)
-        self.settings, net = Settings.from_run_config(config), new_model(config)
-        self.start, self.dim = ArrayRecord(net.state_dict()), sum(value.numel() for value in net.parameters())
+        net = new_model()
+        self.start, self.trained = ArrayRecord(net.state_dict()), TrainedArrays.of(ArrayRecord(net.state_dict()), net)
+        self.content = {"arrays": self.start, "config": ConfigRecord({"learning-rate": self.rate})}
+        threshold = config.pop("rqm.threshold", 0)
+        self.plan = Settings.from_run_config(config).plan(self.trained.names, self.trained.size(self.start))
+        object.__setattr__(self.plan, "threshold", threshold)  # an honest server's plan cannot have a bad one
         self.roster = Roster.read(Path(os.environ["RQM_ROSTER"]))
         end = monotonic() + 120
         while len(nodes := sorted(grid.get_node_ids())) < NODES and monotonic() < end:
@@ -46,14 +51,14 @@ class Attacker:
             file.write(json.dumps({"attack": attack, **more}) + "\n")
 
     def params(self, round_):
-        return self.settings.params(self.dim, round_, self.roster.hash)
+        return self.plan.params(round_, self.roster.hash)
 
     def ask(self, stage, round_, messages, round_index=0):
         """The answers of some clients, and the reasons of those who refuse."""
         requests = []
         for number, message in messages.items():
-            request = Request(stage, round_, round_index, self.dim, number, message)
-            requests.append(request_message(self.nodes[number], [request], {"arrays": self.start}))
+            request = Request(stage, round_, round_index, number, message)
+            requests.append(request_message(self.nodes[number], self.plan, [request], self.content))
         numbers = {node: number for number, node in self.nodes.items()}
         answers, refused = {}, {}
         for reply in self.grid.send_and_receive(requests, timeout=120):
@@ -121,7 +126,7 @@ def played(attacker):
     everybody = Roster.of([entry.public for entry in fakes])
     saved_values = {0: bytes(wire.unframe(answers[0], Kind.KEYS, params.digest))}
     for u in range(1, NODES):
-        fake = Client(attacker.settings.params(attacker.dim, round_, everybody.hash), u, fakes[u], everybody)
+        fake = Client(attacker.plan.params(round_, everybody.hash), u, fakes[u], everybody)
         saved_values[u] = bytes(wire.unframe(fake.answer(Kind.KEYS), Kind.KEYS, fake.params.digest))
     parties = attacker.frame(Kind.PARTIES, round_, 0, wire.encode(saved_values))
     answers, refused = attacker.ask(Kind.SHARES, round_, {0: parties})
@@ -170,31 +175,24 @@ def two_stories(attacker):
     )
 
 
-def gradient(attacker, number):
-    """A writer's true gradient, clipped and rotated as its node does."""
-    net = new_model(attacker.config)
-    losses(net, *local_data(attacker.config, number)).mean().backward()
-    return to_vector(ArrayRecord({name: value.grad for name, value in net.named_parameters()}))
+def update(attacker, number):
+    """What a node's training changes, packed as the node does."""
+    net = new_model()
+    train(net, *local_data(number), attacker.rate)
+    change = attacker.trained.read(ArrayRecord(net.state_dict())) - attacker.trained.read(attacker.start)
+    return attacker.plan.layout.pack(change, {})
 
 
 def correlations(attacker, levels):
-    """Of what was sent with every writer's true gradient, times √d: for noise, normal numbers."""
-    mean = attacker.settings.plan.private_mean(attacker.dim)
+    """Of what was sent with every node's true update, times √d: for noise, normal numbers."""
     for number in range(NODES):
-        rotated, _ = mean.transform(0).forward(gradient(attacker, number)[None])
+        rotated, _ = attacker.plan.mean.transform(0).forward(update(attacker, number)[None])
         yield float(np.corrcoef(np.asarray(rotated[0]), levels.astype(float))[0, 1] * len(levels) ** 0.5)
 
 
 def own_levels(attacker, number):
     """What that node would send if nobody masked it."""
-    import torch
-
-    from rqm.randomness import SeededRandom
-
-    mean = attacker.settings.plan.private_mean(attacker.dim)
-    total = torch.zeros(mean.coordinates, dtype=torch.int32)
-    mean.add_messages(gradient(attacker, number)[None].clone(), total, SeededRandom(1), round_index=0)
-    return np.asarray(total)
+    return np.asarray(attacker.plan.mean.encode(update(attacker, number), SecureRandom(), round_index=0))
 
 
 def again(attacker):
@@ -213,7 +211,7 @@ def again(attacker):
 @app.main()
 def main(grid, context):
     """All of it."""
-    attacker = Attacker(grid, context.run_config)
+    attacker = Attacker(grid, dict(context.run_config))
     if keys(attacker, "keys"):
         if not (attacker.folder / "mixed.json").exists():
             other_plan(attacker)

@@ -1,30 +1,18 @@
 """Ten clients in Flower's simulation engine: a script, since the engine wants a process of its own."""
 
 import json
-import sys
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch.nn import functional
+from torch.optim import SGD
 
-from rqm.flower import PrivateStrategy, Settings, mod_for
+from rqm.flower import PrivateClientApp, PrivateStrategy, Settings
 from tests.simulation.small import federation, model
 
-SETTINGS = Settings.from_run_config(
-    {
-        "rqm.clients": 10,
-        "rqm.rounds": 2,
-        "rqm.mechanism.mechanism": "rqm",
-        "rqm.mechanism.clip": 0.5,
-        "rqm.transforms.l2-clip": 2.0,
-        "rqm.server.rate": 2.0,
-        "rqm.sends": "gradient",
-        "rqm.device": "cpu",
-    }
-)
-client, server = ClientApp(mods=[mod_for(SETTINGS)]), ServerApp()
+client, server = PrivateClientApp(), ServerApp()
 
 
 @client.train()
@@ -33,9 +21,8 @@ def train(message, context):
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     x, y = federation(clients=10).train[context.node_config["partition-id"]]
     functional.cross_entropy(net(x), y).backward()
-    return Message(
-        RecordDict({"arrays": ArrayRecord({name: p.grad for name, p in net.named_parameters()})}), reply_to=message
-    )
+    SGD(net.parameters(), lr=2.0).step()
+    return Message(RecordDict({"arrays": ArrayRecord(net.state_dict())}), reply_to=message)
 
 
 @server.main()
@@ -45,7 +32,8 @@ def main(grid, context):
         net.load_state_dict(arrays.to_torch_state_dict())
         return MetricRecord({"loss": float(functional.cross_entropy(net(data.test_inputs), data.test_labels))})
 
-    strategy = PrivateStrategy(SETTINGS, folder=sys.argv[1], stage_timeout=200)
+    settings = Settings(epsilon=200.0, clients=10, rounds=2, l2_clip=2.0, stage_timeout=200.0)
+    strategy = PrivateStrategy(FedAvg(fraction_evaluate=0.0), settings, federation="simulated")
     result = strategy.start(grid, ArrayRecord(model().state_dict()), evaluate_fn=measure)
     outcome = {
         "loss": [m["loss"] for m in result.evaluate_metrics_serverapp.values()],

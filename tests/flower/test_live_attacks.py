@@ -11,12 +11,9 @@ from time import monotonic, sleep
 import pytest
 
 pytest.importorskip("flwr")
-from tests.flower.users import EXAMPLE, POLICY, written
+from tests.flower.users import EXAMPLE, POLICY, ROOT, written
 
-CONFIG = (
-    'rqm.rounds=5 rqm.model="linear" rqm.mechanism.clip=0.045 rqm.mechanism.margin={} '
-    "stage-timeout=60 train-timeout=60 {}"
-)
+CONFIG = "rqm.epsilon={} {}"
 
 
 class Attacked:
@@ -26,17 +23,15 @@ class Attacked:
         monkeypatch.syspath_prepend(str(EXAMPLE))
         import federation
 
-        written(folder / "example")
-        shutil.copy(Path(__file__).parent / "malicious_server.py", folder / "example" / "app" / "server_app.py")
-        settings = folder / "example" / "pyproject.toml"
-        settings.write_text(settings.read_text().replace("clients = 10 ", "honest-clients = 10\nclients = 10 ", 1))
-        policy = POLICY.replace("release_epsilon = 1e12", "release_epsilon = 2.9e5")
-        policy = policy.replace("honest_clients = 4", "honest_clients = 3").replace(
-            "max_participations = 1000", "max_participations = 3"
-        )
-        self.output, self.example = folder / "said" / "said.jsonl", folder / "example"
-        self.all = federation.Federation(folder, folder / "said", stack)
-        self.all.environment["RQM_STATE"] = str(folder / "state")
+        policy = POLICY.replace("release_epsilon = 1e12", "release_epsilon = 1000.0")
+        policy = policy.replace("honest_clients = 4", "honest_clients = 3")
+        policy = policy.replace("max_participations = 1000", "max_participations = 3")
+        self.app = written(folder / "app", policy, "honest-clients = 50\nthreshold = 0\n")
+        self.output = folder / "state" / "said.jsonl"
+        shutil.copy(ROOT / "tests" / "flower" / "malicious_server.py", self.app / "app" / "server_app.py")
+        task = self.app / "app" / "task.py"
+        task.write_text(task.read_text().replace("FEATURES = 20", "FEATURES = 2000"))  # to tell an update from noise
+        self.all = federation.Federation(folder, folder / "state", stack)
         self.all.enrol(4, policy)
         self.all.link()
         for number in range(4):
@@ -45,8 +40,8 @@ class Attacked:
     def run(self, config, seconds=600):
         """All that the server has to tell about a run."""
         earlier = len(self.lines())
-        command = [str(Path(sys.executable).parent / "flwr"), "run", str(self.example), "here", "--run-config", config]
-        subprocess.run(command, env=self.all.environment, check=True, timeout=300, stdout=subprocess.DEVNULL)
+        command = [str(Path(sys.executable).parent / "flwr"), "run", str(self.app), "here", "--run-config", config]
+        subprocess.run(command, env=self.all.server_environment, check=True, timeout=300, stdout=subprocess.DEVNULL)
         end = monotonic() + seconds
         while not (lines := self.lines()[earlier:]) or lines[-1]["attack"] != "end":
             logs = "".join(path.read_text()[-3000:] for path in self.all.folder.glob("*.log"))
@@ -64,22 +59,22 @@ def test_what_a_malicious_server_gets_of_live_nodes(tmp_path, monkeypatch):
         live = Attacked(tmp_path, stack, monkeypatch)
         honest = "rqm.clients=4 rqm.honest-clients=3 rqm.min-survivors=4"
         for config, reason in (
-            (CONFIG.format(0.05, honest), "ε for a release"),
+            (CONFIG.format(20000.0, honest), "release_epsilon"),
             (
-                CONFIG.format(1.0, "rqm.clients=2 rqm.honest-clients=2 rqm.min-survivors=2"),
+                CONFIG.format(4000.0, "rqm.clients=2 rqm.honest-clients=2 rqm.min-survivors=2"),
                 "clients = 2: must be at least 4",
             ),
             (
-                CONFIG.format(1.0, "rqm.clients=4 rqm.honest-clients=4 rqm.min-survivors=4"),
+                CONFIG.format(4000.0, "rqm.clients=4 rqm.honest-clients=4 rqm.min-survivors=4"),
                 "honest_clients = 4: must be at most 3",
             ),
-            (CONFIG.format(1.0, f"{honest} rqm.threshold=2"), "threshold = 2: must be at least"),
+            (CONFIG.format(4000.0, f"{honest} rqm.threshold=2"), "threshold = 2: must be at least"),
         ):
             outcome = live.run(config)["keys"]
             assert outcome["answered"] == 0  # no key has left
             assert all(reason in entry for entry in outcome["refused"]), outcome
-        assert live.run(CONFIG.format(1.1, honest))["other plan"]["answered"] == 3
-        outcome = live.run(CONFIG.format(1.0, honest), 1200)
+        assert live.run(CONFIG.format(3900.0, honest))["other plan"]["answered"] == 3
+        outcome = live.run(CONFIG.format(4000.0, honest), 1200)
     print(json.dumps(outcome, indent=1))
     for attack, reason in (
         ("mixed plans", "client 1"),

@@ -17,32 +17,33 @@ pytest.importorskip("flwr")
 from rqm.ledger.ledger import LEDGER, read
 from rqm.secagg.wire import Kind
 from rqm.verify import verify
-from tests.flower.users import EXAMPLE, POLICY, written
+from tests.flower.users import EXAMPLE, FEDERATION, POLICY, written
 
-SPY = '''
+SPY = '''from flwr.clientapp import ClientApp
+
+from rqm.flower import private_mod
+
 
 def spy(message, context, call_next):
     """Write down what is about to leave this node."""
     import json
     import os
 
-    records = {name: dict(one) for name, one in message.content.config_records.items() if "stage" in one}
-    reply = call_next(message, context)
-    for name, told in records.items():
+    requests = {name: dict(record) for name, record in message.content.config_records.items() if "stage" in record}
+    reply = private_mod(message, context, call_next)
+    for name, request in requests.items():
         if reply.has_error() or "refused" in reply.content.config_records[name]:
             continue
-        line = {"node": context.node_id, "round": told["round"].hex()}
-        line |= {name: told[name] for name in ("round_index", "stage")}
+        line = {"node": context.node_id, "round": request["round"].hex()}
+        line |= {key: request[key] for key in ("round_index", "stage")}
         with open(os.environ["RQM_SPY"], "a") as file:
             file.write(json.dumps(line) + "\\n")
     return reply
 
 
+app = ClientApp(mods=[spy])
 '''
-CONFIG = (
-    'rqm.rounds=400 rqm.clients=3 rqm.min-survivors=2 rqm.threshold=2 rqm.model="linear" rqm.mechanism.clip=0.045 '
-    "stage-timeout=20 train-timeout=30"
-)
+CONFIG = "num-server-rounds=400 rqm.epsilon=1000000.0 rqm.clients=3 rqm.min-survivors=2"
 NODES, KILLS = 6, 32
 
 
@@ -53,15 +54,17 @@ class Live:
         monkeypatch.syspath_prepend(str(EXAMPLE))
         import federation
 
-        written(folder / "example")
-        client = folder / "example" / "app" / "client_app.py"
-        earlier, later = client.read_text().split("app = ClientApp(mods=[")
-        client.write_text(f"{earlier}{SPY}app = ClientApp(mods=[spy, {later}")
+        policy = POLICY.replace("= 4", "= 3")  # in a round
+        self.app = written(folder / "app", policy, "threshold = 2\nstage-timeout = 20.0\n")
+        client, server = (self.app / "app" / f"{name}_app.py" for name in ("client", "server"))
+        client.write_text(client.read_text().replace("app = PrivateClientApp()\n", SPY))
+        server.write_text(server.read_text().replace("train_config=config", "train_config=config, timeout=30"))
         self.folder, self.spied, self.stack = folder, folder / "spied", stack
         self.spied.touch()
-        self.all = federation.Federation(folder, folder / "ledger", stack)
-        self.all.environment |= {"RQM_SPY": str(self.spied), "RQM_STATE": str(folder / "state")}
-        self.all.enrol(NODES, POLICY.replace("= 4", "= 3"))  # in a round
+        self.all = federation.Federation(folder, folder / "state", stack)
+        for environment in (self.all.environment, self.all.server_environment):
+            environment["RQM_SPY"] = str(self.spied)
+        self.all.enrol(NODES, policy)
         self.link = self.started_link()
         self.nodes = [self.all.node(number, NODES) for number in range(NODES)]
         self.running, self.tried = False, [0.0] * NODES
@@ -75,8 +78,8 @@ class Live:
     def progress(self, more, seconds=120):
         """Wait for so many more answers, with a run if there is none; whether they came."""
         if not self.running:
-            command = [str(Path(sys.executable).parent / "flwr"), "run", str(self.folder / "example"), "here"]
-            subprocess.run([*command, "--run-config", CONFIG], env=self.all.environment, check=True, timeout=300)
+            command = [str(Path(sys.executable).parent / "flwr"), "run", str(self.app), "here"]
+            subprocess.run([*command, "--run-config", CONFIG], env=self.all.server_environment, check=True, timeout=300)
             self.running = True
         expected_values, end = len(self.lines()) + more, monotonic() + seconds
         while len(self.lines()) < expected_values:
@@ -141,10 +144,11 @@ def test_thirty_kills_of_a_live_federation(tmp_path, monkeypatch):
     lines = live.lines()
     answers = Counter((line["node"], line["round"], line["stage"]) for line in lines)
     rounds = {(line["round"], line["round_index"]) for line in lines if line["stage"] >= Kind.MASKED}
-    spent = read(tmp_path / "ledger" / LEDGER).charges
+    (path,) = (tmp_path / "state" / "federations" / FEDERATION).glob(f"*/{LEDGER}")
+    spent = read(path).charges
     print(f"{dict(kills)} killed, {len(lines)} answers in {len(rounds)} rounds, {spent.total()} charges")
     assert set(kills) == {"node", "server", "link"}
     assert max(answers.values()) == 1
     begun = Counter(round_index for _, round_index in rounds)
     assert all(spent[round_index] >= count for round_index, count in begun.items())
-    assert not verify(tmp_path / "ledger" / LEDGER).wrong  # its ε nobody can verify: a level lies inside the clip
+    assert not verify(path).wrong

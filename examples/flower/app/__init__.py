@@ -1,1 +1,1 @@
-"""Four silos train together on Flower: a record's ε ≤ 8."""
+"""Four silos train together on Flower: ε ≤ 8 for each record."""

@@ -29,6 +29,7 @@ COMMANDS = {
     "verify": "verify.command",
     "init": "init.command",
     "keys": "keys.app",
+    "flower": "flower.app",
 }
 """Every command, and the module and function that defines it. A module is imported when its command is used."""
 

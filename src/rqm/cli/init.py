@@ -14,7 +14,7 @@ def command(
     """Write files to start from: a Flower app, or the policy of a node with a comment on each of its limits.
 
     The app trains a small model on synthetic data, with ε = 8 for a user against the server. It runs as it is. Put your
-    model and data into app/task.py.
+    model and data into app/task.py. An app of your own becomes private with `rqm flower check --write`.
 
     A node without a policy takes part in nothing. Its owner edits the file and names it when starting the SuperNode.
     Otherwise the node reads policy.toml in $RQM_STATE (default ~/.local/state/rqm), where it also stores its ledgers.
@@ -62,20 +62,16 @@ def _write_new(path: Path, data: bytes) -> Path:
 
 
 def _write_app(folder: Path) -> Result:
-    """Write the Flower app of the template, and a policy for its simulation."""
+    """Write the Flower app of the template."""
     import rqm
 
     template = Path(rqm.__file__).parent / "flower" / "template"
-    sources = [path for path in sorted(template.rglob("*")) if path.suffix in (".py", ".toml")]
+    sources = [path for path in sorted(template.rglob("*")) if path.suffix in (".py", ".toml", ".md")]
     files = {folder / path.relative_to(template): path for path in sources}
     for path in files:
         if path.exists():
-            raise ValueError(f"{path}: is there already, and is not overwritten")
+            raise ValueError(f"{path}: is there already, and is not overwritten; rqm flower check looks at an app")
     written = [_write_new(path, source.read_bytes()) for path, source in files.items()]
-    written.append(_write_policy(folder / "simulated", is_trusting=True))
-    run = (
-        f"RQM_STATE={folder.absolute()}/simulated FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run {folder} "
-        "local --stream --federation-config 'num-supernodes=50 client-resources-num-cpus=1'"
-    )
+    run = f"rqm flower simulate {folder} --nodes 50"
     text = f"{folder}: a Flower app for 50 nodes with ε = 8. Put your model and data into app/task.py. Simulate it:"
     return Result({"files": [str(path) for path in written], "command": run}, lines=[text, run])

@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, final
 
 from rqm.config.plan import Plan
+from rqm.core.base import BaseMean
 from rqm.ledger.node_policy import corrupt
 
 if TYPE_CHECKING:
@@ -51,32 +52,58 @@ class Link:
         return replace(self, round_index=self.round_index + 1).context(fingerprint)
 
 
-def protocol(
-    plan: Plan,
-    dim: int,
-    round_: bytes,
-    threshold: int = 0,
-    roster: bytes = b"",
-    *,
-    second: int = 0,
-    link: Link | None = None,
-) -> "Params":
-    """The parameters of a round of secure aggregation.
-
-    Up to 128 clients all share masks with each other. The threshold is what the plan's survivors leave, else two
-    thirds. Twice the threshold exceeds the number of neighbors plus the corrupt ones, or a server could unmask a client
-    with their help; plans with too few survivors for that are refused. With more clients each draws the number of
-    neighbors that `rqm.secagg.security` returns. Where correlated noise is settled, at least `min_survivors`
-    clients of each kind must be in the sum.
+def protocol(plan: Plan, dim: int, round_name: bytes, threshold: int = 0, *, second: int = 0) -> "Params":
+    """The parameters of a round of secure aggregation in a simulation.
 
     Args:
         plan: The plan; all clients encode by it.
         dim: Parameters of the model.
-        round_: The name of the round.
+        round_name: The name of the round.
+        threshold: Shares that recover a secret; 0: it follows from the plan.
+        second: How many clients of the previous round settle their noise in this one.
+
+    Returns:
+        The parameters.
+
+    Raises:
+        ValueError: If no threshold is safe.
+    """
+    survivors = plan.participation.min_survivors
+    return secure_sum_parameters(
+        plan.private_mean(dim), round_name, survivors, lost=plan.client_dropout, threshold=threshold, second=second
+    )
+
+
+def secure_sum_parameters(
+    mean: BaseMean,
+    round_name: bytes,
+    survivors: int | None,
+    *,
+    lost: float = 0.0,
+    threshold: int = 0,
+    roster: bytes = b"",
+    second: int = 0,
+    link: Link | None = None,
+    fingerprint: str = "",
+) -> "Params":
+    """The parameters of a round of secure aggregation.
+
+    Up to 128 clients all share masks with each other. The threshold is what the survivors leave, else two thirds.
+    Twice the threshold exceeds the number of neighbors plus the corrupt ones, or a server could unmask a client
+    with their help; too few survivors for that are refused. With more clients each draws the number of neighbors
+    that `rqm.secagg.security` returns. Where correlated noise is settled, at least `survivors` clients of each kind
+    must be in the sum.
+
+    Args:
+        mean: What clients send.
+        round_name: The name of the round.
+        survivors: The fewest vectors in a sum that is revealed; None: all, or any number if clients may be lost.
+        lost: The probability that a client drops out, where `survivors` does not say it.
         threshold: Shares that recover a secret; 0: chosen as above.
         roster: The hash of a roster if clients sign their keys.
         second: How many clients of the previous round settle their noise in this one.
         link: The position in a chain of rounds. Clients then also share the secrets of their noise.
+        fingerprint: A hash, in hexadecimal digits, of what all clients must agree on; that of `mean` if empty.
 
     Returns:
         The parameters.
@@ -86,10 +113,9 @@ def protocol(
     """
     from rqm.secagg import Params, security  # noqa: PLC0415 (a bare GPU machine has no ciphers)
 
-    mean = plan.private_mean(dim)
+    fingerprint = fingerprint or mean.fingerprint
     second = second if link is None else link.second
-    clients = plan.participation.clients
-    survivors = plan.participation.min_survivors
+    clients = mean.participation.clients
     corrupt_clients = corrupt(mean)
     min_of_each_kind = (survivors or clients) if mean.has_second_message else 0
     noise_threshold = 0 if link is None else _noise_threshold(clients, min_of_each_kind, corrupt_clients)
@@ -98,7 +124,7 @@ def protocol(
         clients = clients + second
         corrupt_clients = 2 * corrupt_clients
     # The guarantee is for a sum of so many clients, and without dropouts of all: no smaller sum is revealed.
-    minimum = 0 if plan.client_dropout else clients
+    minimum = 0 if lost else clients
     if survivors:
         minimum = max(2, survivors)
     degree = clients - 1
@@ -107,7 +133,7 @@ def protocol(
     _check_threshold(clients, corrupt_clients, neighbors_at_end, threshold)
     is_sparse = clients > MAX_COMPLETE_CLIENTS and not threshold and link is None
     if is_sparse and smallest_threshold <= neighbors_at_end:
-        expected = minimum or clients - int(min(0.4, 2 * plan.client_dropout + 0.02) * clients)
+        expected = minimum or clients - int(min(0.4, 2 * lost + 0.02) * clients)
         degree, threshold, minimum = security(clients, expected, corrupt_clients)
         min_of_each_kind += minimum - expected if min_of_each_kind else 0
     if not threshold:
@@ -116,15 +142,15 @@ def protocol(
     return Params(
         clients=clients,
         count=mean.coordinates,
-        levels=plan.mechanism.discrete.levels if mean.noise is None else mean.modulus,
-        round=round_,
+        levels=mean.mechanism.discrete.levels if mean.noise is None else mean.modulus,
+        round=round_name,
         degree=degree,
         threshold=threshold,
         minimum=minimum,
         bits=mean.modulus.bit_length() - 1,
-        modular=plan.mechanism.discrete.is_modular or mean.noise is not None,
+        modular=mean.mechanism.discrete.is_modular or mean.noise is not None,
         roster=roster,
-        context=bytes.fromhex(mean.fingerprint) if link is None else link.context(mean.fingerprint),
+        context=bytes.fromhex(fingerprint) if link is None else link.context(fingerprint),
         settling_clients=second,
         previous_sum=b"" if link is None else link.follows,
         min_per_kind=min_of_each_kind,

@@ -9,32 +9,37 @@ from typing import TYPE_CHECKING, Any
 from rqm._util.imports import how_to_install
 
 if TYPE_CHECKING:
-    from rqm.flower.client_encoding import gathered
-    from rqm.flower.client_mod import mod_for, private_mod, seeded_mod
+    from rqm.flower.client_mod import PrivateClientApp, private_mod
     from rqm.flower.privacy_accountant import DiscreteAccountant, DiscreteEvent
-    from rqm.flower.run_settings import Settings
-    from rqm.flower.strategy import PrivateStrategy
+    from rqm.flower.private_run import RunFailedError
+    from rqm.flower.run_settings import BudgetSpentError, Settings
+    from rqm.flower.silo_training import gathered
+    from rqm.flower.strategy import PrivateStrategy, private
 
 __all__ = [
+    "BudgetSpentError",
     "DiscreteAccountant",
     "DiscreteEvent",
+    "PrivateClientApp",
     "PrivateStrategy",
+    "RunFailedError",
     "Settings",
     "gathered",
-    "mod_for",
+    "private",
     "private_mod",
-    "seeded_mod",
 ]
 
 _MODULES = {
+    "BudgetSpentError": "run_settings",
     "DiscreteAccountant": "privacy_accountant",
     "DiscreteEvent": "privacy_accountant",
+    "PrivateClientApp": "client_mod",
     "PrivateStrategy": "strategy",
+    "RunFailedError": "private_run",
     "Settings": "run_settings",
-    "gathered": "client_encoding",
-    "mod_for": "client_mod",
+    "gathered": "silo_training",
+    "private": "strategy",
     "private_mod": "client_mod",
-    "seeded_mod": "client_mod",
 }
 
 

@@ -1,32 +1,42 @@
-"""The client's side: mods that encode and mask what a ClientApp's training returns.
+"""The client's side: an app, or a mod, that encodes and masks what training returns.
 
-    app = ClientApp(mods=[private_mod])
+    app = PrivateClientApp()
 
 Only masked vectors and messages of the protocol leave the node: no count, norm, loss or metric. A message that
-does not belong to a private round is answered with an error. A node without a policy (`rqm init --policy`) takes
-part in nothing. A SuperNode starts a process for each message, so only the stage that trains loads torch.
+does not belong to a private run is answered with an error. A node without a policy (`rqm init --policy`) takes
+part in nothing. The policy is read from a file on the node's machine, never from a message or the run's configuration.
 """
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any, final
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
 
 from rqm._util.files import lock, state_folder, sync_folder
-from rqm.flower.messages import NEXT_RECORD, RECORD, answer_record, read_request, refusal_record
-from rqm.flower.run_settings import Request, Settings
+from rqm.flower.client_training import App, SecureEncoder, train
+from rqm.flower.messages import (
+    NEXT_RECORD,
+    PLAN_KEY,
+    PLAN_RECORD,
+    RECORD,
+    SIMULATED_KEY,
+    answer_record,
+    read_request,
+    refusal_record,
+)
+from rqm.flower.shared_plan import Request, SharedPlan, read_plan
 from rqm.ledger.node_policy import NodeGuard, PolicyError
 from rqm.secagg import Client, ProtocolError
 from rqm.secagg.settlement import ClientSettlement
 from rqm.secagg.wire import STAGES, Kind
 
 log = logging.getLogger("flwr")
-Train = Callable[[Message, Context], Message]
 
 SETTLEMENT_RECORD = "rqm-settlement"
 """The record of a node's state with what it needs to settle its noise in the next round."""
@@ -36,26 +46,65 @@ PRECONDITION_FAILED = 6
 """Flower's error code for a mod that refuses a message (`ErrorCode.MOD_FAILED_PRECONDITION`)."""
 
 
-def private_mod(message: Message, context: Context, call_next: Train) -> Message:
-    """Make a ClientApp private. Randomness is the operating system's.
+class PrivateClientApp(ClientApp):
+    """A `ClientApp` of Flower's from which nothing but private messages leaves.
+
+    Use it instead of `ClientApp`, and register `train` (and `evaluate`) as before. Mods that are given here, or to
+    `train`, run inside: what they change is encoded, too.
 
     Args:
-        message: The server's message.
-        context: The node's context. The settings are those of its run configuration.
-        call_next: The app, or the next mod.
-
-    Returns:
-        The answer, or an error with the reason.
+        client_fn: Not supported: apps with a `client_fn` are refused when a run begins.
+        mods: Mods of Flower's.
+        config_keys: Keys that training needs from the server's configuration. Nodes refuse a run without them.
     """
-    return _Node(context, None, seeded=False).reply(message, call_next)
+
+    def __init__(
+        self,
+        client_fn: Callable[[Context], Any] | None = None,
+        mods: list[Any] | None = None,
+        *,
+        config_keys: Sequence[str] = (),
+    ) -> None:
+        super().__init__(mods=mods)
+        self.has_client_fn, self.config_keys = client_fn is not None, tuple(config_keys)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message of a private run.
+
+        Args:
+            message: The server's message.
+            context: The node's context.
+
+        Returns:
+            The answer, or an error with the reason.
+        """
+        return _Node(context, self).reply(message, super().__call__)
+
+    def check(self, message: Message) -> None:
+        """Refuse what follows from the app and the server's configuration alone.
+
+        Args:
+            message: The message that asks for the check.
+
+        Raises:
+            ProtocolError: If this app cannot take part in the run.
+        """
+        if self.has_client_fn:
+            raise ProtocolError(
+                "the app is made of a client_fn, which cannot be private: register functions with @app.train()"
+            )
+        given = {
+            key for name, record in message.content.config_records.items() if name != PLAN_RECORD for key in record
+        }
+        missing = [key for key in self.config_keys if key not in given]
+        if missing:
+            raise ProtocolError(f"{missing[0]}: is missing in the server's configuration, and training needs it")
 
 
-def seeded_mod(message: Message, context: Context, call_next: Train) -> Message:
-    """`private_mod` with the plan's seed, for simulations: **not private**, and every answer says so.
+def private_mod(message: Message, context: Context, call_next: App) -> Message:
+    """Make a ClientApp private, as the first of its mods. Randomness is the operating system's.
 
-    Equal to the in-process simulator bit for bit if every client is one partition (`partition-id`). Nodes refuse
-    unless their policy is `trust_server = true`. Only a strategy with `seeded=True` accepts such answers, and it
-    states no ε.
+    What a mod before this one adds to an answer is not covered by ε.
 
     Args:
         message: The server's message.
@@ -65,34 +114,17 @@ def seeded_mod(message: Message, context: Context, call_next: Train) -> Message:
     Returns:
         The answer, or an error with the reason.
     """
-    return _Node(context, None, seeded=True).reply(message, call_next)
-
-
-def mod_for(settings: Settings, *, seeded: bool = False) -> Callable[[Message, Context, Train], Message]:
-    """A mod whose settings are part of the app, and not of the run's configuration.
-
-    Args:
-        settings: The settings.
-        seeded: Whether it is `seeded_mod`; by default it is `private_mod`.
-
-    Returns:
-        The mod.
-    """
-
-    def mod(message: Message, context: Context, call_next: Train) -> Message:
-        return _Node(context, settings, seeded).reply(message, call_next)
-
-    return mod
+    return _Node(context).reply(message, call_next)
 
 
 @final
 class _Node:
     """A node that answers a message of private rounds."""
 
-    def __init__(self, context: Context, settings: Settings | None, seeded: bool) -> None:
-        self.context, self._settings, self.seeded = context, settings, seeded
+    def __init__(self, context: Context, app: PrivateClientApp | None = None) -> None:
+        self.context, self.app = context, app
 
-    def reply(self, message: Message, call_next: Train) -> Message:
+    def reply(self, message: Message, call_next: App) -> Message:
         """Answer the requests in a message.
 
         Args:
@@ -103,16 +135,27 @@ class _Node:
             The answers, or an error with the reason.
         """
         records = message.content.config_records
-        if message.metadata.message_type != MessageType.TRAIN or RECORD not in records:
-            return _error(message, "not a message of a private round: its answer would leave the client unprotected")
-        names = (RECORD, NEXT_RECORD) if NEXT_RECORD in records else (RECORD,)
+        if message.metadata.message_type != MessageType.TRAIN or PLAN_RECORD not in records:
+            return _error(
+                message,
+                "not a message of a private run: its answer would leave the client unprotected. Metrics are reported "
+                "with training where the run's settings declare them (rqm.train-metrics, rqm.eval-metrics)",
+            )
+        names = [name for name in (RECORD, NEXT_RECORD) if name in records]
         answers: dict[str, Any] = {}
+        try:
+            plan = read_plan(str(records[PLAN_RECORD].get(PLAN_KEY)))
+            guard = self._guard(plan)
+            if not names:
+                answers[RECORD] = self._check(plan, guard, message)
+        except (ProtocolError, ValueError, TypeError, OSError) as error:
+            return _error(message, str(error))
         for name in names:
             try:
                 request = read_request(records[name])
                 if request.stage == Kind.MASKED and len(names) > 1:
                     raise ProtocolError("a vector: must be requested alone")
-                answers[name] = answer_record(self._answer(request, message, call_next), seeded=self.seeded)
+                answers[name] = self._answer(plan, guard, request, message, call_next)
             except (ProtocolError, ValueError, TypeError, OSError, ArithmeticError, MemoryError) as error:
                 # The reason is of the protocol, of the settings or of this machine's disk, never of the data.
                 if len(names) == 1:
@@ -120,69 +163,73 @@ class _Node:
                 answers[name] = refusal_record(f"rqm: {error}")
         return Message(RecordDict(answers), reply_to=message)
 
-    def _answer(self, request: Request, message: Message, call_next: Train) -> bytes:
+    def _check(self, plan: SharedPlan, guard: NodeGuard | None, message: Message) -> ConfigRecord:
+        """What a node says before the first round. It depends on the plan, the policy and the app, on no data."""
+        if self.app is not None:
+            self.app.check(message)
+        if guard is not None:
+            guard.certify(plan.mean)
+        return ConfigRecord({SIMULATED_KEY: guard is None})
+
+    def _answer(
+        self, plan: SharedPlan, guard: NodeGuard | None, request: Request, message: Message, call_next: App
+    ) -> ConfigRecord:
         """The client's message of a stage, after all that must be on disk before it leaves."""
-        settings = self._settings or Settings.from_run_config(self.context.run_config)
-        guard = self._guard()
-        plan = settings.plan
-        is_settling = plan.noise is not None and request.client >= plan.participation.clients
+        is_settling = plan.mean.noise is not None and request.client >= plan.clients
         if request.stage == Kind.KEYS:
             if guard is None:
-                _warn_unprotected_once(self.seeded)
+                _warn_unprotected_once()
             elif is_settling:
                 guard.begin(request.round_name)
             else:
-                guard.allow(settings.mean(request.dim), request.round_name)
-        client, previous = self._client(request, settings, guard, is_settling)
+                guard.allow(plan.mean, request.round_name)
+        client, previous = self._client(plan, request, guard, is_settling)
+        failure = ""
 
         def values() -> Any:
-            from rqm.flower.client_encoding import train  # noqa: PLC0415 (only this stage needs torch)
-
-            encoder = self._encoder(request, settings)
+            nonlocal failure
+            encoder = SecureEncoder(plan.mean, request.round_index)
             if previous is not None:
                 mark_answered(previous.fingerprint, SETTLED_MARK)
                 return encoder.mean.settle(encoder.noise_state(previous.noise_secret))
             if guard is not None:
-                guard.charge(encoder.mean, request.round_index, request.link.chain if request.link else b"")
-            update = train(request, settings, message, self.context, call_next)
+                guard.charge(plan.mean, request.round_index, request.link.chain if request.link else b"")
+            outcome = train(plan, message, self.context, call_next)
+            failure = outcome.failure if guard is None else ""  # it depends on the data
             noise = encoder.noise_state(client.noise_secret) if client.noise_secret else None
-            return np.asarray(encoder.encode(update, noise))
+            return np.asarray(encoder.encode(outcome.vector, noise))
 
         answer = client.answer(request.stage, request.message, values)
-        self._save(client, request, keep_others=plan.noise is None)
-        return answer
+        self._save(client, request, keep_others=plan.mean.noise is None)
+        return answer_record(answer, failure)
 
-    def _guard(self) -> NodeGuard | None:
-        """The node's guard; None if its policy is `trust_server = true`, without which nothing is seeded."""
-        guard = NodeGuard.of(self.context.node_config)
-        if self.seeded and guard is not None:
+    def _guard(self, plan: SharedPlan) -> NodeGuard | None:
+        """The node's guard; None if its policy is `trust_server = true`."""
+        named = [
+            key for key in self.context.run_config if key.startswith("rqm") and ("policy" in key or "trust" in key)
+        ]
+        if named:
             raise PolicyError(
-                "the policy of this node: must be trust_server = true for seeded_mod, which is not private; or use "
-                "private_mod"
+                f"{named[0]}: must not be in the run's configuration, which the server writes: a node's policy is a "
+                "file on its own machine, which its node configuration may name (rqm-policy)"
             )
+        guard = NodeGuard.of(self.context.node_config)
+        if plan.is_dry_run and guard is not None:
+            raise PolicyError("rqm.dry-run: this node is not simulated: its policy must be trust_server = true")
         return guard
 
     def _client(
-        self, request: Request, settings: Settings, guard: NodeGuard | None, is_settling: bool
+        self, plan: SharedPlan, request: Request, guard: NodeGuard | None, is_settling: bool
     ) -> tuple[Client, ClientSettlement | None]:
         """The client of this round, new or as it was saved; and what it settles, if it only does that."""
         identity, roster = (guard and guard.credentials) or (None, None)
-        params = settings.params(request.dim, request.round_name, roster.hash if roster else b"", request.link)
+        params = plan.params(request.round_name, roster.hash if roster else b"", request.link)
         previous = self._settlement() if is_settling else None
         if request.stage == Kind.KEYS:
-            secret, next_context = b"", b""
+            next_context = b""
             if request.link is not None and not is_settling:
-                next_context = request.link.next_context(settings.mean(request.dim).fingerprint)
-                secret = self._encoder(request, settings).noise_secret if self.seeded else b""
-            client = Client(
-                params,
-                request.client,
-                identity,
-                roster,
-                previous=previous,
-                next_context=next_context,
-                noise_secret=secret,
-            )
+                next_context = request.link.next_context(plan.fingerprint)
+            client = Client(params, request.client, identity, roster, previous=previous, next_context=next_context)
             return client, previous
         saved = self._saved.pop(_round_key(request), None)  # whatever happens now, it is not used again
         if not isinstance(saved, bytes):
@@ -192,17 +239,6 @@ class _Node:
             raise ProtocolError(f"client = {request.client}: must be {client.number}, this client's number")
         mark_answered(client.fingerprint, request.stage)
         return client, previous
-
-    def _encoder(self, request: Request, settings: Settings) -> Any:
-        """The encoder of a round: a `SecureEncoder`, or a `SeededEncoder` in simulations."""
-        mean = settings.mean(request.dim)
-        if self.seeded:
-            from rqm.flower.seeded_client import SeededEncoder  # noqa: PLC0415 (torch)
-
-            return SeededEncoder(mean, request.round_index, settings.plan, self.context.node_config)
-        from rqm.flower.client_encoding import SecureEncoder  # noqa: PLC0415 (torch)
-
-        return SecureEncoder(mean, request.round_index)
 
     # -- the node's state -------------------------------------------------------------------------
 
@@ -275,9 +311,6 @@ def _error(message: Message, reason: str) -> Message:
 
 
 @cache
-def _warn_unprotected_once(seeded: bool) -> None:
+def _warn_unprotected_once() -> None:
     """Warn once in a process, which is many nodes in simulations."""
-    if seeded:
-        log.warning("rqm: seeded randomness, NOT PRIVATE: for simulation only")
-    else:
-        log.warning("rqm: the policy of this node is trust_server = true: nothing is checked, and nothing is counted")
+    log.warning("rqm: the policy of this node is trust_server = true: nothing is checked, and nothing is counted")

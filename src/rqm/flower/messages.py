@@ -7,15 +7,19 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from rqm._util.checks import shown
 from rqm.config.round_parameters import Link
-from rqm.flower.run_settings import Request
+from rqm.flower.shared_plan import Request, SharedPlan
 from rqm.secagg import ProtocolError
 from rqm.secagg.wire import STAGES, Kind
 
 RECORD, NEXT_RECORD = "rqm", "rqm-next"
 """The names of the records for the current round, and for the next one beside it."""
-ANSWER_KEY, REFUSAL_KEY, SEEDED_KEY = "message", "refused", "seeded"
-"""The keys of an answer: its bytes; why there is none; whether its randomness was seeded."""
-NUMBER_LIMITS = {"stage": 255, "round_index": 2**31 - 1, "dim": 2**31, "client": 2**31 - 1, "settling": 2**31 - 1}
+PLAN_RECORD, PLAN_KEY = "rqm-plan", "plan"
+"""The record with the plan of the run, which every message has. A message with it alone asks for a check."""
+ANSWER_KEY, REFUSAL_KEY = "message", "refused"
+"""The keys of an answer: its bytes; why there is none."""
+SIMULATED_KEY, FAILURE_KEY = "simulated", "failure"
+"""Further keys, of nodes that trust the server: that they do, and why their training failed."""
+NUMBER_LIMITS = {"stage": 255, "round_index": 2**31 - 1, "client": 2**31 - 1, "settling": 2**31 - 1}
 """The largest value of each number in a request; the protocol has 32 bits for them."""
 CHAIN_DEFAULTS: dict[str, Any] = {"chain": b"", "settling": 0, "previous_sum": b""}
 """The values that are omitted without correlated noise."""
@@ -25,18 +29,22 @@ class RefusalError(ProtocolError):
     """A node refuses to take part, and says why."""
 
 
-def request_message(node: int, requests: Sequence[Request], content: Mapping[str, Any] | None = None) -> Message:
-    """Flower's message with one or two requests.
+def request_message(
+    node: int, plan: SharedPlan, requests: Sequence[Request] = (), content: Mapping[str, Any] | None = None
+) -> Message:
+    """Flower's message with the plan, and up to two requests; without a request it asks for a check.
 
     Args:
         node: The node that is asked.
+        plan: The plan of the run.
         requests: The request of the current round, and optionally that of the next one.
-        content: Other records, for nodes that train.
+        content: Other records: the app's configuration, and the model for nodes that train.
 
     Returns:
         The message.
     """
     records = {name: request_record(request) for name, request in zip((RECORD, NEXT_RECORD), requests, strict=False)}
+    records[PLAN_RECORD] = ConfigRecord({PLAN_KEY: plan.to_json()})
     return Message(RecordDict({**(content or {}), **records}), dst_node_id=node, message_type=MessageType.TRAIN)
 
 
@@ -46,7 +54,6 @@ def request_record(request: Request) -> ConfigRecord:
         "stage": int(request.stage),
         "round": request.round_name,
         "round_index": request.round_index,
-        "dim": request.dim,
         "client": request.client,
         "message": request.message,
     }
@@ -63,15 +70,15 @@ def read_request(record: ConfigRecord) -> Request:
     Raises:
         ProtocolError: If a value is missing, or not what a server of this protocol sends.
     """
-    names = ("stage", "round", "round_index", "dim", "client", "message", *CHAIN_DEFAULTS)
-    stage, round_name, round_index, dim, client, message, *link_values = (_value(record, name) for name in names)
+    names = ("stage", "round", "round_index", "client", "message", *CHAIN_DEFAULTS)
+    stage, round_name, round_index, client, message, *link_values = (_value(record, name) for name in names)
     chain, settling, previous_sum = link_values
     if len(chain) > 255 or len(previous_sum) != (32 if settling else 0):
         raise ProtocolError(f"settling = {settling}: must come with the name of the sum that is settled")
-    if stage not in STAGES or not dim or not 1 <= len(round_name) <= 255:
-        raise ProtocolError(f"stage = {stage}, dim = {dim}: not what a client can be asked for")
+    if stage not in STAGES or not 1 <= len(round_name) <= 255:
+        raise ProtocolError(f"stage = {stage}: not what a client can be asked for")
     link = Link(chain, round_index, settling, previous_sum) if chain else None
-    return Request(Kind(stage), round_name, round_index, dim, client, message, link)
+    return Request(Kind(stage), round_name, round_index, client, message, link)
 
 
 def _value(record: ConfigRecord, name: str) -> Any:
@@ -84,9 +91,17 @@ def _value(record: ConfigRecord, name: str) -> Any:
     return value
 
 
-def answer_record(answer: bytes, *, seeded: bool) -> ConfigRecord:
-    """A client's answer as a record; one with seeded randomness says so."""
-    return ConfigRecord({ANSWER_KEY: answer, **({SEEDED_KEY: True} if seeded else {})})
+def answer_record(answer: bytes, failure: str = "") -> ConfigRecord:
+    """A client's answer as a record.
+
+    Args:
+        answer: The message of the protocol.
+        failure: Why training failed; only a node that trusts the server says it.
+
+    Returns:
+        The record.
+    """
+    return ConfigRecord({ANSWER_KEY: answer, **({FAILURE_KEY: failure} if failure else {})})
 
 
 def refusal_record(reason: str) -> ConfigRecord:
@@ -94,30 +109,35 @@ def refusal_record(reason: str) -> ConfigRecord:
     return ConfigRecord({REFUSAL_KEY: reason})
 
 
-def read_answer(reply: Message, name: str, *, seeded: bool) -> bytes:
+def read_answer(reply: Message, name: str) -> bytes:
     """A client's answer from a node's reply, which anybody can have made.
 
     Args:
         reply: The reply.
         name: The name of the record.
-        seeded: Whether the run is a simulation with seeded randomness.
 
     Returns:
         The answer.
 
     Raises:
         RefusalError: If the node refuses to answer.
-        ProtocolError: If there is no answer, or one with the other kind of randomness.
+        ProtocolError: If there is no answer.
     """
-    if reply.has_error():
-        raise RefusalError(f"it says {shown(str(reply.error.reason))}")
-    record = reply.content.config_records.get(name, ConfigRecord())
-    if REFUSAL_KEY in record:
-        raise RefusalError(f"it says {shown(str(record[REFUSAL_KEY]))}")
-    answer = record.get(ANSWER_KEY)
+    answer = read_reply(reply, name).get(ANSWER_KEY)
     if not isinstance(answer, bytes):
         raise ProtocolError(f"an answer of type {type(answer).__name__}: must be bytes")
-    if bool(record.get(SEEDED_KEY)) != seeded:
-        kinds = ("the operating system's randomness", "seeded randomness, which is not private")
-        raise ProtocolError(f"an answer with {kinds[not seeded]}: must be with {kinds[seeded]}")
     return answer
+
+
+def read_reply(reply: Message, name: str) -> ConfigRecord:
+    """A record of a node's reply.
+
+    Raises:
+        RefusalError: If the node refuses to answer.
+    """
+    if reply.has_error():
+        raise RefusalError(f"it says {shown(str(reply.error.reason), 400)}")
+    record = reply.content.config_records.get(name, ConfigRecord())
+    if REFUSAL_KEY in record:
+        raise RefusalError(f"it says {shown(str(record[REFUSAL_KEY]), 400)}")
+    return record

@@ -19,12 +19,12 @@ from enum import Enum
 from secrets import SystemRandom
 from typing import Any, final
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from rqm.config.round_parameters import Link
-from rqm.core.base import BaseMean
 from rqm.flower.node_state import NodeState
-from rqm.flower.run_settings import Request, Settings
+from rqm.flower.shared_plan import Request, SharedPlan
 from rqm.ledger.budget_guard import Guard
 from rqm.secagg import Aborted, CorruptedRound, ProtocolError, Roster, Server, new_round
 from rqm.secagg.settlement import ServerSettlement
@@ -58,7 +58,6 @@ class SecureSum:
         nodes: The node of each client, by the client's number, or `NO_NODE`.
         round_index: The round of the run.
         name: The name of the attempt.
-        dim: Parameters of the model.
         link: The position in the chain of rounds.
         stage: The message that clients owe.
         messages: The server's message to each client that owes one.
@@ -68,7 +67,6 @@ class SecureSum:
     nodes: list[int]
     round_index: int
     name: bytes
-    dim: int
     link: Link | None
     stage: Kind = Kind.KEYS
     messages: dict[int, bytes] = field(init=False)
@@ -85,7 +83,7 @@ class SecureSum:
     def requests(self) -> dict[int, Request]:
         """The request to each node that owes a message."""
         return {
-            self.nodes[client]: Request(self.stage, self.name, self.round_index, self.dim, client, message, self.link)
+            self.nodes[client]: Request(self.stage, self.name, self.round_index, client, message, self.link)
             for client, message in self.messages.items()
         }
 
@@ -208,8 +206,7 @@ class RoundMachine:
 
     def __init__(
         self,
-        settings: Settings,
-        mean: BaseMean,
+        plan: SharedPlan,
         ledger: Guard,
         node_state: NodeState,
         noise: Any,
@@ -221,8 +218,7 @@ class RoundMachine:
         """Prepare a run.
 
         Args:
-            settings: The settings of the run.
-            mean: What clients send, for the size of the model.
+            plan: The plan of the run.
             ledger: What pays for rounds.
             node_state: What is known of nodes.
             noise: The `NoiseScheme`, whose `recover` is used; None for independent noise.
@@ -230,11 +226,11 @@ class RoundMachine:
             rounds: How many rounds there will be; none is prepared after the last.
             roster: The roster, where nodes sign their keys.
         """
-        self.settings, self.mean, self.ledger, self.node_state = settings, mean, ledger, node_state
-        self.chain = NoiseChain(noise, mean.modulus, mean.participation.window)
+        self.plan, self.ledger, self.node_state = plan, ledger, node_state
+        self.chain = NoiseChain(noise, plan.mean.modulus, plan.mean.participation.window)
         self.available_nodes, self.rounds, self.roster = available_nodes, rounds, roster
         self.state, self.round_index, self.discard_reason = State.DISCARDED, 0, "no round has begun"
-        self.mean_vector: torch.Tensor | None = None
+        self.mean_vector: npt.NDArray[np.floating] | None = None
         self._current: SecureSum | None = None
         self._next: SecureSum | None = None
 
@@ -357,13 +353,12 @@ class RoundMachine:
 
     def _finish(self, secure_sum: SecureSum) -> None:
         """Unmask and decode the sum."""
-        total = self.chain.recover(torch.from_numpy(secure_sum.server.finish()), secure_sum.server)
+        total = self.chain.recover(secure_sum.server.finish(), secure_sum.server)
         survivors = len(secure_sum.server.vector_survivors)
         try:
-            decoded = self.mean.decode(total, survivors, round_index=self.round_index)
+            self.mean_vector = self.plan.mean.decode(total, survivors, round_index=self.round_index)
         except ValueError as error:
             return self._discard(f"no clients can have sent such a sum ({error})")
-        self.mean_vector = decoded * self.settings.plan.protected.decoded_scale(survivors)
         self.chain.extend(secure_sum.server, secure_sum.nodes)
         self.state = State.DONE
 
@@ -379,7 +374,7 @@ class RoundMachine:
         self.node_state.blame(blamed, proved=error.proved)
         self._discard(str(error))
         remaining = [node for node in secure_sum.vector_nodes if node not in blamed]
-        if len(remaining) >= self.settings.min_survivors and self.ledger.allows(self.round_index):
+        if len(remaining) >= self.plan.min_survivors and self.ledger.allows(self.round_index):
             log.warning("rqm: the round is repeated without the nodes that corrupted it: %s", error)
             self._enter(self._secure_sum(remaining, self.round_index))
 
@@ -387,9 +382,9 @@ class RoundMachine:
 
     def _draw_nodes(self, eligible: Sequence[int]) -> list[int]:
         """Draw a round's nodes. Fewer than planned suffice, as if the others had dropped out; it is on disk first."""
-        count = min(len(eligible), self.settings.plan.participation.clients)
-        if count < self.settings.min_survivors:
-            raise Aborted(f"{count} nodes may take part: must be at least {self.settings.min_survivors}")
+        count = min(len(eligible), self.plan.clients)
+        if count < self.plan.min_survivors:
+            raise Aborted(f"{count} nodes may take part: must be at least {self.plan.min_survivors}")
         nodes = SystemRandom().sample(eligible, count)
         self.node_state.add_participations(nodes)
         return nodes
@@ -397,12 +392,12 @@ class RoundMachine:
     def _secure_sum(self, nodes: list[int], round_index: int) -> SecureSum:
         """A new attempt with these nodes, and with those that settle the previous sum."""
         name, link = new_round(), self.chain.link(round_index)
-        params = self.settings.params(self.mean.dim, name, b"" if self.roster is None else self.roster.hash, link)
+        params = self.plan.params(name, b"" if self.roster is None else self.roster.hash, link)
         server = Server(params, self.roster, previous=self.chain.settlement)
         self.chain.record_participants(nodes, round_index)
         missing = params.vector_clients - len(nodes)
         all_nodes = [*nodes, *[NO_NODE] * missing, *self.chain.settling_nodes]
-        return SecureSum(server, all_nodes, round_index, name, self.mean.dim, link)
+        return SecureSum(server, all_nodes, round_index, name, link)
 
     def _prepare_next(self) -> None:
         """Prepare the next round if there is one, and nodes for it. With correlated noise it must await this sum."""

@@ -1,103 +1,120 @@
-"""What the server and the clients of a run agree on: the settings, and what a request consists of.
+"""The settings of a run: the table `[tool.flwr.app.config.rqm]` of a Flower app. Only the server reads it."""
 
-Each reads the settings from the run's configuration. Nothing here needs torch or Flower.
-"""
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import inf, sqrt
+from typing import Any, Self, final
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, Self, final
-
-from rqm._util.checks import known_keys, whole
-from rqm.config.model_sizes import OWN
-from rqm.config.plan import Plan, plan_keys
-from rqm.config.round_parameters import Link, protocol
-from rqm.secagg import Params, ProtocolError
-from rqm.secagg.wire import Kind
-
-if TYPE_CHECKING:
-    from rqm.core.base import BaseMean
+from rqm._util.checks import known_keys, real, shown, whole
+from rqm.accounting.participation import default_delta
+from rqm.bounds import Bound, Neighboring, compose, epsilon, gaussian_epsilon, gaussian_mu, smallest_mu
+from rqm.core.base import BaseMean
+from rqm.core.search import Noise, private_mean, private_record_mean
+from rqm.correlated.noise import CorrelatedNoise
+from rqm.flower.shared_plan import SharedPlan
+from rqm.flower.vector_layout import Metric, VectorLayout
+from rqm.mechanisms.base import Mechanism
+from rqm.registry import mechanism_from_dict
 
 KEY_PREFIX = "rqm."
-CACHED_ROUNDS = 8
-"""Rounds whose parameters a process keeps: a simulation has many nodes in one process."""
+ROUNDS_KEY = "num-server-rounds"
+"""The key of Flower's templates with the number of rounds."""
+
+
+class BudgetSpentError(RuntimeError):
+    """The users of a federation have spent their ε."""
 
 
 @final
 @dataclass(frozen=True)
 class Settings:
-    """A plan, and how it is deployed on Flower.
-
-    In a Flower app's `pyproject.toml` these are the keys under `[tool.flwr.app.config.rqm]`: the plan's (`clients`,
-    `rounds`, `mechanism`, `transforms`, `server`, `delta`, `budget-epsilon`, …) and those below.
+    """What the operator of a run chooses. Keys of the table have hyphens for underscores.
 
     Attributes:
-        plan: The plan.
-        sends: What a client's training returns: "update" (the trained weights, whose difference to the received ones
-            is sent) or "gradient".
-        threshold: How many neighbors recover a secret; 0: it follows from the plan. On Flower all clients of a
-            round are neighbors up to 128, because a server that draws a sparser graph could isolate some.
+        epsilon: ε of a user over all runs of the federation together; where `record_clip` is given, of a record.
+        clients: Clients in a round.
+        rounds: Number of rounds.
+        delta: δ.
+        l2_clip: L2 clip of an update; of a silo's sum where `record_clip` is given.
+        min_survivors: Rounds that end with fewer clients are discarded, and stay charged; None: all clients.
+        honest_clients: Clients of every round that follow the protocol; None: all.
+        max_participations: The most rounds that a node takes part in; None: all.
+        min_separation: The least number of rounds from one participation of a node to the next.
+        neighboring: See `rqm.ThreatModel`; None: "replace-one", for records "add-or-remove-one".
+        noise: "independent" or "correlated"; a `CorrelatedNoise` where a mechanism is given.
+        mechanism: A mechanism with its parameters; None: the one with the least noise that reaches ε.
+        coordinates: How many rotated coordinates are sent; None: all.
+        record_clip: L2 clip of each record's gradient. Clients are then silos, and a record is protected.
+        sampling_rate: The probability with which a silo includes a record in a round.
+        records_per_round: The public number by which the sum of records' gradients is divided.
+        weight: The name of the app's metric by which updates are weighted, such as "num-examples".
+        max_weight: The weight that counts fully; larger ones are cut.
+        mean_weight: A public estimate of the mean weight; None: `max_weight`.
+        train_metrics: Metrics of training that are reported under ε, with public bounds: `{loss = "[0, 5]"}`.
+        eval_metrics: Metrics of the received model, from the app's evaluate function.
+        metric_share: The part of the squared clip that each metric takes.
+        failure_share: The part of it that the count of failed clients takes; 0: failures are not counted.
+        federation: A name for those who are protected; empty: the app's publisher and name.
+        stage_timeout: Seconds that the server waits for keys and shares.
+        dry_run: Whether only simulated nodes take part, and no ledger is kept.
+        threshold: How many neighbors recover a secret; 0: it follows from `min_survivors`.
+        seed: Seed of the public rotation.
 
-    >>> settings = Settings.from_run_config({"rqm.clients": 10, "rqm.mechanism.mechanism": "rqm", "lr": 0.1})
-    >>> settings.plan.participation.clients, settings.sends
-    (10, 'update')
+    >>> config = {"rqm.epsilon": 8.0, "rqm.clients": 50, "rqm.min-survivors": 40, "num-server-rounds": 3, "lr": 0.1}
+    >>> settings = Settings.from_run_config(config)
+    >>> settings.rounds, settings.min_survivors
+    (3, 40)
     """
 
-    plan: Plan
-    sends: Literal["update", "gradient"] = "update"
+    epsilon: float
+    clients: int
+    rounds: int
+    delta: float | None = None
+    l2_clip: float = 1.0
+    min_survivors: int | None = None
+    honest_clients: int | None = None
+    max_participations: int | None = None
+    min_separation: int = 1
+    neighboring: Neighboring | None = None
+    noise: Noise = "independent"
+    mechanism: Mechanism | None = None
+    coordinates: int | None = None
+    record_clip: float | None = None
+    sampling_rate: float | None = None
+    records_per_round: float | None = None
+    weight: str = ""
+    max_weight: float = 1.0
+    mean_weight: float | None = None
+    train_metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    eval_metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    metric_share: float = 0.02
+    failure_share: float | None = None
+    federation: str = ""
+    stage_timeout: float = 60.0
+    dry_run: bool = False
     threshold: int = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
-        """Validate every value."""
-        if not self.plan.mechanism.has_integer_messages:
-            raise ValueError("rqm.mechanism: must be one that sends integers (rqm, pbm, rounding)")
-        if self.sends not in ("update", "gradient"):
-            raise ValueError(f"rqm.sends = {self.sends!r}: must be update or gradient")
-        whole("rqm.clients", self.plan.participation.clients, 2)
-        if self.plan.adapt is not None or self.plan.client.work in ("fedcomgate", "fedaq"):
-            raise ValueError("rqm.adapt, rqm.client.work: must not be given: on Flower an app sends its own vector")
-        self._check_population()
-        self._check_separation()
-        if self.plan.noise is not None:
-            self._check_correlated_noise()
-
-    def _check_population(self) -> None:
-        """Refuse what relies on a random sample of the population, which Flower's available nodes are not."""
-        threat_model = self.plan.threat_model
-        if self.plan.participation.sampling != "available":
+        """Validate what the private mean and the plan do not."""
+        real("rqm.epsilon", self.epsilon, "a positive finite number", 0, inf)
+        real("rqm.stage-timeout", self.stage_timeout, "a positive finite number of seconds", 0, inf)
+        whole("rqm.clients", self.clients, 2)
+        if not isinstance(self.dry_run, bool):
+            raise TypeError(f"rqm.dry-run = {shown(self.dry_run)}: must be true or false")
+        for name in ("weight", "federation"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"rqm.{name} = {shown(getattr(self, name))}: must be a text")
+        if self.record_clip is None and (self.sampling_rate, self.records_per_round) != (None, None):
+            raise ValueError("rqm.sampling-rate, rqm.records-per-round: must come with rqm.record-clip")
+        if self.record_clip is not None and (self.records_per_round is None or self.delta is None):
             raise ValueError(
-                f"rqm.sampling = {self.plan.participation.sampling!r}: must be 'available' on Flower, whose available "
-                "nodes are no random sample of the population"
+                "rqm.record-clip: must come with rqm.records-per-round, a public number that sums are divided by, and "
+                "with rqm.delta, well below one over the number of all records"
             )
-        if threat_model.honest_fraction is not None or threat_model.adversary != "server":
-            name = "honest_fraction" if threat_model.honest_fraction is not None else "adversary"
-            raise ValueError(
-                f"rqm.{name} = {getattr(threat_model, name)}: must not be given on Flower: the available nodes are no "
-                "random sample of the population; give rqm.honest-clients"
-            )
-
-    def _check_separation(self) -> None:
-        """Refuse a separation that is not enforced, and records whose sum is not sent as a gradient."""
-        separation, records = self.plan.participation.min_separation, self.plan.records
-        if records is not None and self.sends != "gradient":
-            raise ValueError(f"rqm.sends = {self.sends!r}: must be 'gradient' where rqm.records is given")
-        if separation > 1 and records is not None:
-            raise ValueError(
-                f"rqm.min-separation = {separation}: must not be given on Flower with rqm.records, where a silo "
-                "samples its records (rqm.records.sampling-rate), or takes all; a fixed order is for rqm train"
-            )
-        if separation > 1 and self.plan.noise is None:
-            raise ValueError(
-                f"rqm.min-separation = {separation}: must come with correlated noise (rqm.noise): otherwise nodes take "
-                "part whenever they are available"
-            )
-
-    def _check_correlated_noise(self) -> None:
-        """Refuse correlated noise for which one of the two kinds of rounds has no safe parameters."""
-        if self.threshold:
-            raise ValueError(f"rqm.threshold = {self.threshold}: must not be given with correlated noise: it follows")
-        for link in (Link(b"rqm", 0), Link(b"rqm", 1, self.plan.participation.clients, bytes(32))):
-            protocol(self.plan, 1, b"rqm", link=link)
+        if self.weight and self.max_weight == 1:
+            raise ValueError("rqm.max-weight: must be given with rqm.weight: larger weights are cut")
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Self:
@@ -110,77 +127,124 @@ class Settings:
             The settings.
 
         Raises:
-            ValueError: If a key is unknown, given twice, or has a value that is not allowed.
+            ValueError: If a key is unknown, missing, given twice, or has a value that is not allowed.
         """
         values: dict[str, Any] = {}
         for key, value in config.items():
             if key.startswith(KEY_PREFIX):
                 _insert(values, key, value)
-        names = [field.name for field in fields(cls) if field.name != "plan"]
-        deployment = {name: values.pop(name) for name in names if name in values}
-        known_keys([_hyphenated(name) for name in values], [_hyphenated(name) for name in plan_keys()], KEY_PREFIX)
-        try:
-            plan = Plan.from_dict({"model": OWN, "sampling": "available", **values})
-        except ValueError as error:
-            raise ValueError(f"{KEY_PREFIX}{error}") from None
-        return cls(plan, **deployment)
+        names = [entry.name.replace("_", "-") for entry in fields(cls)]
+        known_keys([name.replace("_", "-") for name in values], names, KEY_PREFIX, needed=["epsilon", "clients"])
+        if "rounds" not in values:
+            if ROUNDS_KEY not in config:
+                raise ValueError(f"{KEY_PREFIX}rounds: must be given, or {ROUNDS_KEY} in the app's configuration")
+            values["rounds"] = config[ROUNDS_KEY]
+        for name in ("train_metrics", "eval_metrics"):
+            if name in values:
+                values[name] = {metric: _bounds(name, metric, text) for metric, text in values[name].items()}
+        if "mechanism" in values:
+            values["mechanism"] = mechanism_from_dict(values["mechanism"])
+        if not isinstance(values.get("noise", ""), str):
+            values["noise"] = CorrelatedNoise.of(values["noise"])
+        return cls(**values)
 
-    @property
-    def min_survivors(self) -> int:
-        """The fewest vectors in a sum that is revealed."""
-        return self.plan.participation.min_survivors or self.plan.participation.clients
-
-    def params(self, dim: int, round_name: bytes, roster_hash: bytes = b"", link: Link | None = None) -> Params:
-        """The parameters of a round of secure aggregation.
+    def layout(self, size: int) -> VectorLayout:
+        """How a client's report makes one vector.
 
         Args:
-            dim: Parameters of the model.
-            round_name: The name of the secure sum.
-            roster_hash: The hash of the roster, where nodes sign their keys.
-            link: The position in a chain of rounds, with correlated noise and only then.
+            size: Number of trained values.
 
         Returns:
-            The parameters.
+            The layout.
+        """
+        metrics = [
+            Metric(name, float(low), float(high), is_evaluation)
+            for declared, is_evaluation in ((self.train_metrics, False), (self.eval_metrics, True))
+            for name, (low, high) in declared.items()
+        ]
+        failure_share = self.failure_share
+        if failure_share is None:
+            failure_share = 0.02 if self.record_clip is None else 0.0
+        return VectorLayout(
+            size,
+            self.l2_clip,
+            tuple(metrics),
+            self.metric_share,
+            failure_share,
+            self.weight,
+            self.max_weight,
+            self.max_weight if self.mean_weight is None else self.mean_weight,
+        )
+
+    def plan(self, trained: tuple[str, ...], size: int, earlier: Bound | None = None) -> SharedPlan:
+        """Derive the plan of a run: the mechanism with the least noise that reaches ε, and everything else.
+
+        Args:
+            trained: The names of the arrays that are trained.
+            size: Number of trained values.
+            earlier: What earlier runs of the federation have spent.
+
+        Returns:
+            The plan. Together with `earlier` it guarantees `epsilon`.
 
         Raises:
-            ProtocolError: If there is a link without correlated noise, or none with it.
+            BudgetSpentError: If `earlier` leaves nothing for another run.
+            ValueError: If no mechanism reaches ε.
         """
-        if (link is None) != (self.plan.noise is None):
-            raise ProtocolError("a chain of rounds: must be given with correlated noise (rqm.noise), and only there")
-        return _params(self, dim, round_name, roster_hash, link)
+        layout = self.layout(size)
+        target = self if earlier is None else replace(self, epsilon=self._remaining(earlier))
+        for _ in range(20):
+            mean = target._mean(layout)
+            if earlier is None or composed_epsilon(mean.account().bound, earlier, mean) <= self.epsilon:
+                return SharedPlan(mean, trained, layout, self.threshold, self.dry_run)
+            target = replace(target, epsilon=0.98 * target.epsilon)
+        raise BudgetSpentError(f"epsilon = {self.epsilon:g}: earlier runs leave nothing of it")
 
-    def mean(self, dim: int) -> "BaseMean":
-        """What clients send, for a model with `dim` parameters."""
-        return self.plan.private_mean(dim)
+    def _mean(self, layout: VectorLayout) -> BaseMean:
+        """What clients send."""
+        values: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in (
+                *("clients", "rounds", "epsilon", "l2_clip", "min_survivors", "honest_clients", "max_participations"),
+                *("min_separation", "noise", "mechanism", "seed"),
+            )
+        }
+        values["dim"] = layout.size + layout.extras
+        if self.neighboring is not None:
+            values["neighboring"] = self.neighboring
+        if self.record_clip is None:
+            return private_mean(**values, delta=self._delta, coordinates=self.coordinates)
+        return private_record_mean(
+            **values, delta=self._delta, record_clip=self.record_clip, sampling_rate=self.sampling_rate
+        )
+
+    @property
+    def _delta(self) -> float:
+        return default_delta(None) if self.delta is None else self.delta
+
+    def _remaining(self, earlier: Bound) -> float:
+        """An estimate of the ε that is left: μ of Gaussian DP composes by squares."""
+        total, spent = gaussian_mu(self.epsilon, self._delta), smallest_mu(earlier)
+        if epsilon(earlier, self._delta) >= self.epsilon or spent is None or spent >= total:
+            raise BudgetSpentError(
+                f"epsilon = {self.epsilon:g}: earlier runs have spent {epsilon(earlier, self._delta):.4g} of it: raise "
+                "rqm.epsilon, or give another rqm.federation if other users take part"
+            )
+        return gaussian_epsilon(sqrt(total**2 - spent**2), self._delta)
 
 
-@final
-@dataclass(frozen=True)
-class Request:
-    """What the server asks of one client.
-
-    Attributes:
-        stage: The message that is asked for, one of `rqm.secagg.wire.STAGES`.
-        round_name: The name of the secure sum; each attempt at a round has its own.
-        round_index: The round of the run, from 0.
-        dim: Parameters of the model.
-        client: The client's number in the secure sum.
-        message: The message of the protocol's server.
-        link: The position in the chain of rounds, with correlated noise.
-    """
-
-    stage: Kind
-    round_name: bytes
-    round_index: int
-    dim: int
-    client: int
-    message: bytes
-    link: Link | None = None
+def composed_epsilon(bound: Bound, earlier: Bound, mean: BaseMean) -> float:
+    """ε of a run and of earlier ones together, at the run's δ."""
+    assert mean.delta is not None
+    return epsilon(compose([(bound, 1), (earlier, 1)]), mean.delta)
 
 
 def _insert(values: dict[str, Any], key: str, value: Any) -> None:
-    """Put the value of a dotted key into nested tables."""
-    *outer, last = key.removeprefix(KEY_PREFIX).replace("-", "_").split(".")
+    """Put the value of a dotted key into nested tables. Names of metrics stay as they are."""
+    *outer, last = key.removeprefix(KEY_PREFIX).split(".")
+    outer = [name.replace("-", "_") for name in outer]
+    if not outer or not outer[0].endswith("_metrics"):
+        last = last.replace("-", "_")
     table = values
     for name in outer:
         table = table.setdefault(name, {})
@@ -191,11 +255,11 @@ def _insert(values: dict[str, Any], key: str, value: Any) -> None:
     table[last] = value
 
 
-def _hyphenated(name: str) -> str:
-    return name.replace("_", "-")
-
-
-@lru_cache(maxsize=CACHED_ROUNDS)
-def _params(settings: Settings, dim: int, round_name: bytes, roster_hash: bytes, link: Link | None) -> Params:
-    params: Params = protocol(settings.plan, dim, round_name, settings.threshold, roster_hash, link=link)
-    return params
+def _bounds(table: str, metric: str, value: Any) -> tuple[float, float]:
+    """The public bounds of a metric; a list, or its text, since Flower's configuration has no lists."""
+    name = f"{KEY_PREFIX}{table.replace('_', '-')}.{metric}"
+    try:
+        low, high = json.loads(value) if isinstance(value, str) else value
+        return real(name, low, "a number", -1e300, 1e300), real(name, high, "a number", -1e300, 1e300)
+    except (ValueError, TypeError):
+        raise ValueError(f'{name} = {shown(value)}: must be its bounds, such as "[0, 5]"') from None

@@ -13,6 +13,7 @@ from typing import Any, Protocol, final
 from rqm._util.checks import real, shown
 from rqm._util.files import read_json, write_json
 from rqm.accounting.participation import charge_counts
+from rqm.bounds import Bound, compose, epsilon
 from rqm.core.base import BaseMean
 from rqm.core.from_dict import mean_from_dict
 from rqm.ledger.ledger import LEDGER, Ledger, read
@@ -49,6 +50,7 @@ class Guard(AbstractContextManager["Guard"]):
         witness: A file elsewhere, or `cmd:` and a command, that records every charge. A file also detects a
             ledger that was restored from a backup.
         seeded: Whether messages are encoded with seeded randomness. The ledger then says so.
+        earlier: What other runs have spent of the same users' ε; it composes with this run's.
 
     Raises:
         ValueError: If a budget cannot be enforced here, or the mechanism adds no noise.
@@ -68,9 +70,11 @@ class Guard(AbstractContextManager["Guard"]):
         key: Path | None = None,
         witness: str | Path | None = None,
         seeded: bool = False,
+        earlier: Bound | None = None,
     ) -> None:
         self.mean = mean
         self.budget = budget
+        self.earlier = earlier
         self.ledger = None
         self._charges: Counter[int] = Counter()
         self._epsilons = None if certificate is None else certified(certificate, mean)
@@ -123,7 +127,7 @@ class Guard(AbstractContextManager["Guard"]):
             self._charges[round_index] += 1
 
     def epsilon(self, next_round: int | None = None) -> float | None:
-        """ε of all charges, and of one more release of `next_round`; None if it is not known here."""
+        """ε of all charges, of one more release of `next_round`, and of earlier runs; None if it is not known here."""
         if not self.mean.is_private:
             return None
         charges = self.charges
@@ -132,9 +136,13 @@ class Guard(AbstractContextManager["Guard"]):
         if self._epsilons is not None:
             return self._certified_epsilon(charges)
         try:
-            return self.mean.account(charges).epsilon
+            result = self.mean.account(charges)
         except ModuleNotFoundError:
             return None
+        if self.earlier is None:
+            return result.epsilon
+        assert self.mean.delta is not None
+        return epsilon(compose([(result.bound, 1), (self.earlier, 1)]), self.mean.delta)
 
     def _certified_epsilon(self, charges: Counter[int]) -> float | None:
         """ε of the releases that one user is part of, from the certificate."""

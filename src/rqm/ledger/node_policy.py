@@ -40,7 +40,7 @@ TEMPLATE = """\
 
 epsilon = 8.0            # of all releases of this node together, without end
 release_epsilon = 2.0    # of a single release
-delta = 1e-6             # the δ of both
+delta = 1e-5             # the δ of both
 l2_clip = 1.0            # the largest norm of a vector
 clients = 20             # the fewest clients of a round
 honest_fraction = 0.8    # the fraction of them that is honest, dropouts included (or honest_clients = 16);
@@ -283,6 +283,23 @@ class NodeGuard:
             return None
         return Identity.read(self.home / IDENTITY), Roster.read(self.policy.roster)
 
+    def certify(self, mean: BaseMean) -> None:
+        """Refuse rounds that the policy forbids or cannot pay for.
+
+        Args:
+            mean: What clients of the rounds send.
+
+        Raises:
+            PolicyError: If no such round is allowed.
+        """
+        credentials = self.credentials
+        if credentials and mean.participation.clients > (largest := len(credentials[1].keys)):
+            raise PolicyError(
+                f"the policy of this node: clients = {mean.participation.clients}: must be at most {largest}, the "
+                "clients in the roster"
+            )
+        self.charge(mean, None)
+
     def allow(self, mean: BaseMean, round_: bytes) -> None:
         """Refuse a round before it begins.
 
@@ -293,13 +310,7 @@ class NodeGuard:
         Raises:
             PolicyError: If the policy forbids the round, cannot pay for it, or the round was begun before.
         """
-        credentials = self.credentials
-        clients = mean.participation.clients
-        if credentials and clients > (largest := len(credentials[1].keys)):
-            raise PolicyError(
-                f"the policy of this node: clients = {clients}: must be at most {largest}, the clients in the roster"
-            )
-        self.charge(mean, None)
+        self.certify(mean)
         self.begin(round_)
 
     def begin(self, round_: bytes) -> None:
@@ -390,13 +401,19 @@ class NodeGuard:
                 f"({counted.threat_model.neighboring}), and their cost for a {policy.unit} was not counted; or begin "
                 "in another folder, for other data"
             )
-        for cost, limit, name in (
-            (sum(count for _, count in counts), policy.max_participations, "max_participations"),
-            (self._epsilon(mean, 1, policy.delta), policy.release_epsilon, "ε for a release"),
-            (sum(self._epsilon(counted, count, delta) for counted, count in counts), policy.epsilon, "ε for ever"),
+        at_delta = f" at this node's δ = {policy.delta:g}"
+        for cost, limit, name, conditions in (
+            (sum(count for _, count in counts), policy.max_participations, "max_participations", ""),
+            (self._epsilon(mean, 1, policy.delta), policy.release_epsilon, "release_epsilon", at_delta),
+            (
+                sum(self._epsilon(counted, count, delta) for counted, count in counts),
+                policy.epsilon,
+                "epsilon",
+                f" of all releases{at_delta}",
+            ),
         ):
             if not cost <= limit:
-                raise PolicyError(f"the policy of this node: {name} = {cost:.4g}: must be at most {limit}")
+                raise PolicyError(f"the policy of this node: {name} = {cost:.4g}{conditions}: must be at most {limit}")
 
     def _epsilon(self, mean: BaseMean, releases: int, delta: float) -> float:
         """ε of some releases of a kind; kept in a file, since a node starts a process for every message."""

@@ -1,1 +1,1 @@
-"""Private federated training on Flower: put your model and your data into task.py."""
+"""Private federated training on Flower. Put your model and your data into task.py."""

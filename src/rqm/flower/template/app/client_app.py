@@ -1,21 +1,21 @@
-"""A client: the gradient of the model on its own data, made private by one mod."""
+"""A client: ordinary training on its own data. Only masked, noisy integers leave the node."""
 
-from flwr.app import ArrayRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
-from rqm.flower import private_mod
+from rqm.flower import PrivateClientApp
 
-app = ClientApp(mods=[private_mod])
+app = PrivateClientApp()
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One full local gradient, as in the paper's Algorithm 1."""
-    from app.task import local_data, losses, new_model  # noqa: PLC0415 (only this message needs torch)
+    """Train the received model on the node's data, and return the trained weights."""
+    from app import task  # noqa: PLC0415 (only this message needs torch)
 
-    net = new_model(context.run_config)
+    net = task.new_model()
     net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    inputs, labels = local_data(context.run_config, int(context.node_config["partition-id"]))
-    losses(net, inputs, labels).mean().backward()
-    gradient = ArrayRecord({name: value.grad for name, value in net.named_parameters()})
-    return Message(RecordDict({"arrays": gradient}), reply_to=message)
+    inputs, labels = task.local_data(int(context.node_config["partition-id"]))
+    rate = message.content.config_records["config"]["learning-rate"]
+    loss = task.train(net, inputs, labels, rate)
+    metrics = MetricRecord({"train_loss": loss, "num-examples": len(labels)})
+    return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)

@@ -1,0 +1,332 @@
+"""What would happen if an existing Flower app were made private, and the lines that make it so."""
+
+import ast
+import importlib
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from math import ceil, sqrt
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, final
+
+from flwr.app import ArrayRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+
+from rqm.flower.arrays import TrainedArrays
+from rqm.flower.run_settings import ROUNDS_KEY, Settings
+from rqm.flower.shared_plan import SharedPlan
+from rqm.flower.strategy import PrivateStrategy, refuse_strategy
+
+TABLE = """
+# Private by rqm: (epsilon, delta) for each node against the server, over all rounds together.
+[tool.flwr.app.config.rqm]
+epsilon = {epsilon:g}
+clients = {clients}         # nodes in a round
+min-survivors = {survivors}   # rounds that end with fewer are discarded, and stay charged
+l2-clip = {l2_clip:g}          # updates are scaled down to this norm
+"""
+"""What is added to an app's `pyproject.toml`."""
+
+
+@final
+@dataclass
+class AppCheck:
+    """What was found out about an app.
+
+    Attributes:
+        folder: The folder of the app.
+        strategy: The name of its strategy.
+        arrays: For each array its name, shape, dtype and what happens to it.
+        settings: The settings of its table, or those that would be added.
+        plan: The plan of a run.
+        problems: What keeps the app from running privately.
+        changes: What works differently.
+        edits: The files that change, with their new content; none if the app is private already.
+    """
+
+    folder: Path
+    strategy: str = ""
+    arrays: list[tuple[str, str, str, str]] = field(default_factory=list)
+    settings: Settings | None = None
+    plan: SharedPlan | None = None
+    problems: list[str] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+    edits: dict[Path, str] = field(default_factory=dict)
+
+    @property
+    def noise_over_clip(self) -> float:
+        """The norm of the noise in a round's mean update over the clip of an update."""
+        assert self.plan is not None
+        mean = self.plan.mean
+        assert mean.l2_clip is not None
+        return sqrt(mean.expected_error(0.0) * self.plan.layout.size) / mean.l2_clip
+
+
+class _StartError(Exception):
+    """Ends the app's main function where it starts its strategy."""
+
+    def __init__(self, strategy: Any, arrays: Any, variables: Mapping[str, Any]) -> None:
+        super().__init__("the strategy starts")
+        self.strategy, self.arrays, self.variables = strategy, arrays, variables
+
+
+def check_app(folder: Path, *, clients: int | None = None, epsilon: float = 8.0) -> AppCheck:
+    """Read an app, run its ServerApp up to the start of its strategy, and find out what a private run would be.
+
+    The app's code runs in this process. Nothing is sent, trained or written.
+
+    Args:
+        folder: The folder of the app, with its `pyproject.toml`.
+        clients: Nodes in a round, where the app has no table of settings; None: 10.
+        epsilon: ε, where the app has no table.
+
+    Returns:
+        What was found out.
+
+    Raises:
+        ValueError: If the folder has no Flower app.
+    """
+    result = AppCheck(folder)
+    path = folder / "pyproject.toml"
+    try:
+        app = tomllib.loads(path.read_text())["tool"]["flwr"]["app"]
+        server_name, client_name = app["components"]["serverapp"], app["components"]["clientapp"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: is not that of a Flower app ({type(error).__name__}: {error})") from None
+    config = dict(_flattened(app.get("config", {})))
+    has_table = any(key.startswith("rqm.") for key in config)
+    if not has_table:
+        count = clients or 10
+        table = {"epsilon": epsilon, "clients": count, "survivors": ceil(0.8 * count), "l2_clip": 1.0}
+        result.edits[path] = path.read_text().rstrip("\n") + "\n" + TABLE.format(**table)
+        config |= _flattened(tomllib.loads(result.edits[path])["tool"]["flwr"]["app"]["config"])
+    start = _started(folder, server_name, config, result)
+    _check_client(folder, client_name, result)
+    try:
+        result.settings = Settings.from_run_config({ROUNDS_KEY: 3, **config})
+    except (ValueError, TypeError) as error:
+        result.problems.append(str(error))
+    if start is not None:
+        _check_strategy(start, result)
+        _edit_server(folder, server_name, start, result)
+    return result
+
+
+def _started(folder: Path, name: str, config: dict[str, Any], result: AppCheck) -> _StartError | None:
+    """Run the ServerApp until it starts its strategy."""
+    context = SimpleNamespace(run_config=config, node_config={}, state=RecordDict(), run_id=0, node_id=0)
+    nodes = list(range(int(config.get("rqm.clients", 10))))
+    grid = SimpleNamespace(get_node_ids=lambda: nodes, run=None)
+    try:
+        with _importable(folder):
+            module, attribute = name.split(":")
+            server_app = getattr(importlib.import_module(module), attribute)
+            with _recorded_starts():
+                server_app(grid, context)
+    except _StartError as start:
+        return start
+    except Exception as error:  # the app's own code
+        result.problems.append(f"{name}: stops before its strategy starts: {type(error).__name__}: {error}")
+        return None
+    result.problems.append(f"{name}: ends without starting a strategy; only strategies can be made private")
+    return None
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder.resolve()))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder.resolve()))
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).is_relative_to(folder.resolve()):
+                del sys.modules[name]
+
+
+@contextmanager
+def _recorded_starts() -> Iterator[None]:
+    """Let every strategy's `start` raise what it is called with."""
+
+    def start(self: Any, *args: Any, **kwargs: Any) -> None:
+        arrays = [value for value in (*args, *kwargs.values()) if isinstance(value, ArrayRecord)]
+        caller = sys._getframe(1)
+        raise _StartError(self, arrays[0] if arrays else None, {**caller.f_globals, **caller.f_locals})
+
+    kinds, originals = [Strategy], []
+    while kinds:
+        kind: Any = kinds.pop()
+        kinds += kind.__subclasses__()
+        if "start" in vars(kind):
+            originals.append((kind, kind.start))
+            kind.start = start
+    try:
+        yield
+    finally:
+        for kind, original in originals:
+            kind.start = original
+
+
+def _check_strategy(start: _StartError, result: AppCheck) -> None:
+    """The strategy and the model."""
+    strategy, arrays, model = start.strategy, start.arrays, None
+    if isinstance(strategy, PrivateStrategy):
+        choose, strategy = strategy.choose, strategy.strategy
+    else:
+        name = _model_name(start)
+        model = None if name is None else start.variables[name]
+
+        def choose(arrays: ArrayRecord) -> TrainedArrays:
+            return TrainedArrays.of(arrays, model)
+
+    result.strategy = type(strategy).__name__
+    with _problems(result):
+        refuse_strategy(strategy)
+    if arrays is None:
+        result.problems.append("the strategy is started without an ArrayRecord: what is trained is not known")
+        return
+    with _problems(result):
+        trained = choose(arrays)
+        for key, array in arrays.items():
+            tied = key in dict(trained.tied)
+            role = "trained" if key in trained.names else "shares its values with a trained one" if tied else "stays"
+            values = array.numpy()
+            result.arrays.append((key, "×".join(map(str, values.shape)) or "1", str(values.dtype), role))
+        if result.settings is not None:
+            result.plan = result.settings.plan(trained.names, trained.size(arrays))
+    if result.settings is not None:
+        _list_changes(strategy, result.settings, result)
+
+
+def _list_changes(strategy: Any, settings: Settings, result: AppCheck) -> None:
+    """What works differently under a private strategy."""
+    for name in ("fraction_train", "min_train_nodes", "min_available_nodes"):
+        if name in vars(strategy):
+            value = getattr(strategy, name)
+            result.changes.append(f"{name} = {value}: is ignored; {settings.clients} nodes are drawn for each round")
+            break
+    if getattr(strategy, "fraction_evaluate", 0) and not settings.eval_metrics:
+        result.changes.append(
+            "evaluation on clients is off: declare metrics with public bounds, such as eval-metrics.accuracy = "
+            '"[0, 1]", or evaluate on public data (evaluate_fn)'
+        )
+    if not settings.train_metrics and settings.record_clip is None:
+        result.changes.append('training metrics are off: declare them, such as train-metrics.train_loss = "[0, 5]"')
+    if not settings.weight and settings.record_clip is None:
+        result.changes.append('all clients weigh the same: for others give weight = "num-examples" and max-weight')
+    result.changes.append("what a mod of another library adds to a reply before private_mod is not covered by ε")
+
+
+@contextmanager
+def _problems(result: AppCheck) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, RuntimeError) as error:
+        result.problems.append(str(error))
+
+
+def _model_name(start: _StartError) -> str | None:
+    """The variable with the PyTorch module whose arrays are trained."""
+    if start.arrays is None:
+        return None
+    for name, value in start.variables.items():
+        if hasattr(value, "named_parameters") and hasattr(value, "state_dict"):
+            with suppress(Exception):
+                if list(value.state_dict()) == list(start.arrays):
+                    return name
+    return None
+
+
+# -- the lines that make an app private -------------------------------------------------------------
+
+
+def _source(folder: Path, name: str) -> tuple[Path, str, ast.Module]:
+    """The file of a component, its text and its syntax tree."""
+    relative = Path(*name.split(":", maxsplit=1)[0].split("."))
+    path = folder / relative.with_suffix(".py")
+    if not path.exists():
+        path = folder / relative / "__init__.py"
+    text = path.read_text()
+    return path, text, ast.parse(text)
+
+
+def _with_import(text: str, tree: ast.Module) -> str:
+    """The text with `import rqm` after its last import."""
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    if any(alias.name == "rqm" for node in imports if isinstance(node, ast.Import) for alias in node.names):
+        return text
+    line = max((node.end_lineno or 0 for node in imports), default=0)
+    lines = text.splitlines(keepends=True)
+    return "".join([*lines[:line], "import rqm\n", *lines[line:]])
+
+
+def _check_client(folder: Path, name: str, result: AppCheck) -> None:
+    """Find the ClientApp, and make it private."""
+    path, text, tree = _source(folder, name)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name_of(node.func) == "ClientApp"]
+    if not calls:
+        if "PrivateClientApp" not in text and "private_mod" not in text:
+            result.problems.append(f"{path}: no ClientApp(…) is made here; use rqm.flower.PrivateClientApp()")
+        return
+    call = calls[0]
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    if call.args or "client_fn" in keywords:
+        result.problems.append(f"{path}: the app is made of a client_fn: register functions with @app.train() instead")
+    if "private_mod" in text:
+        mods = keywords.get("mods")
+        first = mods.elts[0] if isinstance(mods, ast.List) and mods.elts else None
+        if first is None or _name_of(first) != "private_mod":
+            result.problems.append(f"{path}: private_mod must be the first of the mods, or use PrivateClientApp")
+        return
+    lines = text.splitlines(keepends=True)
+    line, function = lines[call.func.lineno - 1], call.func
+    lines[call.func.lineno - 1] = (
+        line[: function.col_offset] + "rqm.flower.PrivateClientApp" + line[function.end_col_offset :]
+    )
+    result.edits[path] = _with_import("".join(lines), tree)
+
+
+def _edit_server(folder: Path, name: str, start: _StartError, result: AppCheck) -> None:
+    """Wrap the strategy in the line before it starts."""
+    if isinstance(start.strategy, PrivateStrategy):
+        return
+    path, text, tree = _source(folder, name)
+    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+        for statement in ast.walk(function):
+            call = getattr(statement, "value", None)
+            if not isinstance(statement, ast.Assign | ast.Expr) or not isinstance(call, ast.Call):
+                continue
+            if (
+                isinstance(call.func, ast.Attribute)
+                and call.func.attr == "start"
+                and isinstance(call.func.value, ast.Name)
+            ):
+                variable, context = call.func.value.id, function.args.args[-1].arg
+                model = _model_name(start)
+                lines = text.splitlines(keepends=True)
+                indent = " " * statement.col_offset
+                wrapped = f"{variable} = rqm.flower.private({variable}, {context}" + (
+                    f", model={model})" if model else ")"
+                )
+                lines.insert(statement.lineno - 1, f"{indent}{wrapped}\n")
+                edited = "".join(lines)
+                result.edits[path] = _with_import(edited, tree)
+                return
+    result.problems.append(f"{path}: no line strategy.start(…) is found: wrap the strategy with rqm.flower.private")
+
+
+def _name_of(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables with dotted keys, as Flower gives them to apps."""
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        values |= _flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return values
