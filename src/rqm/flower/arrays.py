@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
+
+from rqm.flower.vector_layout import FloatVector
 
 NOT_TRAINED = ("running_mean", "running_var", "num_batches_tracked")
 """The ends of the names of batch normalization's buffers in PyTorch."""
-FloatVector = npt.NDArray[np.floating]
 
 
 @final

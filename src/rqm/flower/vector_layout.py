@@ -10,10 +10,11 @@ from math import sqrt
 from typing import Any, NamedTuple, Self, final
 
 import numpy as np
+import numpy.typing as npt
 
 from rqm._util.checks import known_keys, real, whole
-from rqm.flower.arrays import FloatVector
 
+FloatVector = npt.NDArray[np.floating]
 MAX_TOTAL_SHARE = 0.5
 """The largest part of C² that metrics and the failure count may take together."""
 
