@@ -69,7 +69,10 @@ def test_the_template_is_a_policy(tmp_path):
             {"mechanism": StochasticRounding(clip=0.2, levels=2**14, margin=0.0)},
             r"release_epsilon = .* at this node's δ = 1e-06: must be at most 2.0",
         ),
-        ({"mechanism": RQM(clip=0.2, margin=3.0)}, r"release_epsilon = .* at this node's δ = 1e-06: must be at most 2.0"),
+        (
+            {"mechanism": RQM(clip=0.2, margin=3.0)},
+            r"release_epsilon = .* at this node's δ = 1e-06: must be at most 2.0",
+        ),
         ({"mechanism": Gaussian(5.0)}, "mechanism = gaussian: must be one of rqm"),
     ],
 )
@@ -114,10 +117,7 @@ def test_what_was_paid_is_counted_by_what_the_owner_believes_now(guard):
     guard.charge(MEAN, 0)
     doubting = replace(POLICY_OF, honest_clients=10)
     wary = change_plan(PLAN, honest_clients=10, min_survivors=16).private_mean(500)
-    costs = [
-        doubting.counted(mean).with_values(delta=0.5e-6).account({0: 1}).epsilon
-        for mean in (MEAN, wary)
-    ]
+    costs = [doubting.counted(mean).with_values(delta=0.5e-6).account({0: 1}).epsilon for mean in (MEAN, wary)]
     before = POLICY_OF.counted(MEAN).with_values(delta=0.5e-6).account({0: 1}).epsilon
     assert before < costs[0]
     for most, good in ((sum(costs) * 1.001, True), ((before + sum(costs) + costs[1]) / 2, False)):
@@ -194,7 +194,9 @@ def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
     with suppress(PolicyError):
         for turn in range(100):
             guard.charge(means[turn % 2], turn)
-    with pytest.raises(PolicyError, match=r"epsilon = .* of all releases at this node's δ = 1e-06: must be at most 3.0"):
+    with pytest.raises(
+        PolicyError, match=r"epsilon = .* of all releases at this node's δ = 1e-06: must be at most 3.0"
+    ):
         guard.allow(means[turn % 2], b"1")
     alone, both = (policy.counted(MEAN).with_values(delta=d).account for d in (1e-6, 0.5e-6))
     assert alone({0: 1}).epsilon < 2.0

@@ -89,7 +89,7 @@ def gradient_app(mod, data=None, rate=1.0):
         functional.cross_entropy(net(x), y).backward()
         with torch.no_grad():
             for parameter in net.parameters():
-                parameter -= rate * parameter.grad
+                parameter.sub_(rate * parameter.grad)
         return Message(
             RecordDict({"arrays": arrays(net), "metrics": MetricRecord({"num-examples": len(y)})}), reply_to=message
         )

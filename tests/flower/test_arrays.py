@@ -204,7 +204,7 @@ def test_buffers_of_floats_are_averaged_if_asked(tmp_path):
 
 def test_a_model_with_tied_weights_learns_as_one(tmp_path):
     """Its weight is sent once, and moves by the mean of what clients made of it."""
-    before, after, private, _ = run(tmp_path)
+    _, after, private, _ = run(tmp_path)
     assert "tied.weight" not in private.run.plan.trained
     net = Model()
     net.load_state_dict(after.to_torch_state_dict())

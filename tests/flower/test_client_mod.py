@@ -1,4 +1,4 @@
-"""The client's app and mod: outermost, silent about data, and what happens to messages that are not of a private run."""
+"""The client's app and mod: outermost, silent about data; and what is answered to messages of no private run."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from rqm.flower.messages import NEXT_RECORD, PLAN_RECORD, RECORD, request_messag
 from rqm.flower.shared_plan import Request
 from rqm.secagg import ProtocolError
 from rqm.secagg.wire import Kind
-from tests.flower.local import LocalGrid, accuracy, arrays, plan_of, private_strategy, start, survivors, training_app
+from tests.flower.local import LocalGrid, accuracy, arrays, plan_of, private_strategy, survivors, training_app
 from tests.simulation.small import federation, model
 
 NODES = 6
@@ -68,7 +68,9 @@ def test_a_mod_before_private_mod_finds_the_apps_configuration_at_every_stage(tm
     assert all(PLAN_RECORD in names for _, names in outer.seen)
 
 
-@pytest.mark.parametrize("make", [lambda mod: as_mod(private_mod, mod), as_app], ids=["after private_mod", "in the app"])
+@pytest.mark.parametrize(
+    "make", [lambda mod: as_mod(private_mod, mod), as_app], ids=["after private_mod", "in the app"]
+)
 def test_a_mod_inside_changes_what_is_encoded(make, tmp_path):
     """It sees training alone, and what it adds is clipped and masked as all the rest."""
 
@@ -168,7 +170,7 @@ def test_a_stage_is_answered_once_and_an_earlier_one_never_again(tmp_path, monke
 
 
 def test_an_app_without_training_fails_with_flowers_reason(tmp_path):
-    with pytest.raises(RunFailedError, match="training fails on all 6 nodes: .*train"):
+    with pytest.raises(RunFailedError, match=r"training fails on all 6 nodes: .*train"):
         run(PrivateClientApp(), tmp_path)
 
 

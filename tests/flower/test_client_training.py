@@ -14,7 +14,13 @@ from rqm.secagg import ProtocolError
 from tests.flower.local import settings_of
 from tests.flower.local_grid import LocalGrid
 
-SETTINGS = {"rqm.epsilon": 100.0, "rqm.clients": 6, "rqm.rounds": 2, "rqm.failure-share": 0.04, "rqm.metric-share": 0.01}
+SETTINGS = {
+    "rqm.epsilon": 100.0,
+    "rqm.clients": 6,
+    "rqm.rounds": 2,
+    "rqm.failure-share": 0.04,
+    "rqm.metric-share": 0.01,
+}
 DECLARED = {"rqm.train-metrics.loss": "[0, 4]", "rqm.eval-metrics.accuracy": "[0, 1]", "rqm.weight": "count"}
 PLAN = settings_of({**SETTINGS, **DECLARED, "rqm.max-weight": 10.0}).plan(("w", "b"), 5)
 MODEL = {"w": np.arange(3, dtype=np.float32), "b": np.zeros(2), "frozen": np.array([7])}
@@ -135,8 +141,8 @@ def test_metrics_are_cut_to_their_bounds():
 def test_a_model_that_is_not_the_plans_is_refused_whatever_the_data(model, reason):
     with pytest.raises(ProtocolError, match=reason):
         outcome_of(raises(AssertionError("the app is called")), model)
+    message = Message(request_message(100, PLAN).content, dst_node_id=100, message_type="train")
     with pytest.raises(ProtocolError, match="the model cannot be read"):
-        message = Message(request_message(100, PLAN).content, dst_node_id=100, message_type="train")
         train(PLAN, message, None, raises(AssertionError("the app is called")))
 
 

@@ -65,7 +65,9 @@ def test_a_second_run_of_the_same_settings_is_refused_before_its_first_round(tmp
     saved = (plan_folder(tmp_path) / "model.npz").read_bytes()
     grid = LocalGrid(training_app(private_mod, DATA), NODES, CONFIG)
     private = private_strategy(CONFIG, tmp_path)
-    with pytest.raises(BudgetSpentError, match=r"has spent its budget: ε = .* of 100 after 2 rounds\. Raise rqm\.epsilon"):
+    with pytest.raises(
+        BudgetSpentError, match=r"has spent its budget: ε = .* of 100 after 2 rounds\. Raise rqm\.epsilon"
+    ):
         private.start(grid, arrays(model()))
     assert not grid.checks
     assert not grid.observed
@@ -183,7 +185,9 @@ def test_a_name_that_is_no_folders_is_refused(name):
 def test_the_name_of_an_app_is_its_publisher_and_its_own(tmp_path):
     app = tmp_path / "app" / "package"
     app.mkdir(parents=True)
-    code = compile("from rqm.flower.federation_folder import app_name\nname = app_name(1)", app / "server_app.py", "exec")
+    code = compile(
+        "from rqm.flower.federation_folder import app_name\nname = app_name(1)", app / "server_app.py", "exec"
+    )
     values = {}
     exec(code, values)
     assert values["name"] == ""

@@ -294,7 +294,9 @@ class Unaware(FedAvg):
 
 def trained(grid, config, folder, monkeypatch):
     monkeypatch.setattr(protocol.sharing, "split", grid.deal(protocol.sharing.split))
-    return *start(grid, config, folder, strategy=Unaware(fraction_evaluate=0.0)), read(plan_folder(folder) / LEDGER).charges
+    return *start(grid, config, folder, strategy=Unaware(fraction_evaluate=0.0)), read(
+        plan_folder(folder) / LEDGER
+    ).charges
 
 
 def test_a_round_that_is_corrupted_twice_costs_the_next_one_nothing(tmp_path, monkeypatch):

@@ -86,7 +86,7 @@ def test_the_refusal_of_an_epsilon_names_the_nodes_delta(policy, tmp_path):
     path.write_text(text)
     assert survivors(start(held_to(policy, CONFIG), CONFIG, tmp_path / "run")[0]) == [6, 6]
     path.write_text(text.replace("delta = 1e-5", "delta = 1e-9"))
-    with pytest.raises(RunFailedError, match="release_epsilon = .* at this node's δ = 1e-09: must be at most"):
+    with pytest.raises(RunFailedError, match=r"release_epsilon = .* at this node's δ = 1e-09: must be at most"):
         start(held_to(policy, CONFIG), CONFIG, tmp_path / "other")
 
 

@@ -32,7 +32,9 @@ def test_four_lines_are_a_run():
 def test_rounds_are_flowers_unless_given():
     assert settings().rounds == 3
     assert settings(**{"rqm.rounds": 9}).rounds == 9
-    with pytest.raises(ValueError, match="rqm.rounds: must be given, or num-server-rounds in the app's configuration"):
+    with pytest.raises(
+        ValueError, match=r"rqm\.rounds: must be given, or num-server-rounds in the app's configuration"
+    ):
         Settings.from_run_config({"rqm.epsilon": 8.0, "rqm.clients": 50})
 
 
@@ -125,7 +127,9 @@ def test_what_earlier_runs_have_spent_is_left_out_of_a_plans_epsilon():
     assert 7.0 < together <= 8.0
     assert second.mean.expected_error(0.0) > 1.1 * alone.mean.expected_error(0.0)
     assert second.mean.guarantee().epsilon < alone.mean.guarantee().epsilon
-    with pytest.raises(BudgetSpentError, match=r"earlier runs have spent .* of it: raise rqm\.epsilon, or give another"):
+    with pytest.raises(
+        BudgetSpentError, match=r"earlier runs have spent .* of it: raise rqm\.epsilon, or give another"
+    ):
         settings(**{"rqm.epsilon": first.mean.guarantee().epsilon}).plan(("w",), 60, earlier)
 
 

@@ -12,6 +12,7 @@ from rqm import StochasticRounding
 from rqm.config.round_parameters import Link
 from rqm.core.search import private_mean
 from rqm.flower import private_mod
+from rqm.flower.client_training import train
 from rqm.flower.messages import PLAN_KEY, PLAN_RECORD, request_message
 from rqm.flower.shared_plan import MAX_JSON_LENGTH, Request, SharedPlan, read_plan
 from rqm.flower.vector_layout import VectorLayout
@@ -148,11 +149,9 @@ def test_a_plan_that_is_no_text_is_refused(value):
 def test_names_that_are_not_the_models_are_refused_where_the_model_comes(trained):
     """A node learns only then which arrays there are. Nothing was sent, and the vector is refused."""
     plan, grid = replace(PLAN, trained=trained), LocalGrid(gradient_app(private_mod), 6, PRIVATE)
+    message = request_message(100, plan, [], {"arrays": arrays(model())})
+    delivered = Message(message.content, dst_node_id=100, message_type="train")
     with pytest.raises(ProtocolError, match="the model"):
-        from rqm.flower.client_training import train
-
-        message = request_message(100, plan, [], {"arrays": arrays(model())})
-        delivered = Message(message.content, dst_node_id=100, message_type="train")
         train(plan, delivered, grid.contexts[100], lambda *_: pytest.fail("the app is called"))
 
 

@@ -103,7 +103,7 @@ def test_a_silo_that_is_lost_is_survived(tmp_path):
 
 
 def test_what_was_not_clipped_record_by_record_is_not_sent(tmp_path):
-    """A gradient of the batch, as an app would return that knows nothing of records: a node without trust sends zero."""
+    """A gradient of the batch, as of an app that knows nothing of records: a node with a policy sends zero."""
 
     def of_batch(message, net, every, inputs, labels):
         (1e6 * every(net, inputs, labels).mean()).backward()
@@ -149,7 +149,9 @@ def test_what_does_not_go_with_records_is_refused():
     for missing in ("rqm.records-per-round", "rqm.delta"):
         with pytest.raises(ValueError, match=r"rqm\.record-clip: must come with rqm\.records-per-round"):
             settings_of({name: value for name, value in CONFIG.items() if name != missing})
-    with pytest.raises(ValueError, match=r"rqm\.sampling-rate, rqm\.records-per-round: must come with rqm\.record-clip"):
+    with pytest.raises(
+        ValueError, match=r"rqm\.sampling-rate, rqm\.records-per-round: must come with rqm\.record-clip"
+    ):
         settings_of({name: value for name, value in CONFIG.items() if name != "rqm.record-clip"})
     users = {name: value for name, value in CONFIG.items() if "record" not in name and "sampling" not in name}
     content = request_message(100, plan_of(users | {"rqm.epsilon": 1e6})).content
@@ -199,7 +201,9 @@ def test_whether_records_are_removed_or_replaced_is_the_owners_to_say():
     """A server that counts a record as removed, where its owner counts it as replaced, would state half."""
     everything = {name: value for name, value in CONFIG.items() if name != "rqm.sampling-rate"}
     everything |= {"rqm.epsilon": 1e6}
-    means = {kind: plan_of(everything | {"rqm.neighboring": kind}).mean for kind in ("add-or-remove-one", "replace-one")}
+    means = {
+        kind: plan_of(everything | {"rqm.neighboring": kind}).mean for kind in ("add-or-remove-one", "replace-one")
+    }
     assert Policy(**LIMITS, **RECORD).neighboring == "add-or-remove-one"
     assert Policy(**LIMITS, **RECORD | {"unit": "user"}).neighboring == "replace-one"
     for counted in means:
@@ -220,7 +224,14 @@ def test_whether_records_are_removed_or_replaced_is_the_owners_to_say():
 def test_a_node_that_counted_records_counts_no_users_after_it(tmp_path):
     """Rounds that told little of a record may have told all of what its node holds."""
     silos = plan().mean
-    users = {"rqm.clients": 3, "rqm.rounds": 3, "rqm.epsilon": 1e6, "rqm.failure-share": 0.0, "rqm.mechanism.mechanism": "rounding", "rqm.mechanism.levels": 2}
+    users = {
+        "rqm.clients": 3,
+        "rqm.rounds": 3,
+        "rqm.epsilon": 1e6,
+        "rqm.failure-share": 0.0,
+        "rqm.mechanism.mechanism": "rounding",
+        "rqm.mechanism.levels": 2,
+    }
     users |= {"rqm.mechanism.clip": 0.5, "rqm.mechanism.margin": 9.0}
     users = plan_of(users).mean
     wide = LIMITS | {"epsilon": 1e6, "release_epsilon": 1e6}

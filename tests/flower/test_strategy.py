@@ -11,14 +11,12 @@ import pytest
 
 pytest.importorskip("flwr")
 import numpy as np
-import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.common.config import flatten_dict
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Result
 
 import rqm
-from rqm.config.node_policy import TEMPLATE
 from rqm.flower import PrivateClientApp, PrivateStrategy, RunFailedError, Settings, private, private_mod
 from rqm.secagg.wire import Kind
 from rqm.simulation.loop import RunState
@@ -28,12 +26,10 @@ from tests.flower.local import (
     accuracy,
     arrays,
     federation_of,
-    give_policies,
     gradient_app,
     plan_folder,
     plan_folders,
     plan_of,
-    private_strategy,
     start,
     survivors,
     training_app,
@@ -115,9 +111,7 @@ def test_the_model_is_the_simulators(change, tmp_path, monkeypatch):
 def test_the_model_of_rqm_train_is_the_plans_and_flowers(tmp_path, monkeypatch):
     """Seeded, all nodes in each round."""
     data = federation(clients=6)
-    trained = rqm.train(
-        model(), data, epsilon=100, rounds=4, clients=6, rate=0.5, seed=2, device="cpu", progress=False
-    )
+    trained = rqm.train(model(), data, epsilon=100, rounds=4, clients=6, rate=0.5, seed=2, device="cpu", progress=False)
     plan = trained.plan
     simulation = rqm.simulate(plan, model(), data)
     for _ in simulation:

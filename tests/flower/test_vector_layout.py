@@ -112,7 +112,7 @@ def test_what_is_not_finite_is_refused(value):
     (metric,) = layout.metrics
     with pytest.raises(ValueError, match="must be 2 finite ones"):
         layout.pack(np.array([0.0, value]), {metric: 1.0})
-    with pytest.raises(ValueError, match="loss = .*: must be finite"):
+    with pytest.raises(ValueError, match=r"loss = .*: must be finite"):
         layout.pack(np.zeros(2), {metric: value})
     weighted = VectorLayout(2, 1.0, weight="n", max_weight=3.0)
     packed_weight = {nan: None, inf: 1.0, -inf: 0.0}[value]

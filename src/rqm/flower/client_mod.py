@@ -168,7 +168,9 @@ class _Node:
         if self.app is not None:
             self.app.check(message)
         elif any(metric.is_evaluation for metric in plan.layout.metrics):  # a mod of train does not reach evaluate
-            raise ProtocolError("rqm.eval-metrics: need a PrivateClientApp, not private_mod, which wraps training alone")
+            raise ProtocolError(
+                "rqm.eval-metrics: need a PrivateClientApp, not private_mod, which wraps training alone"
+            )
         if guard is not None:
             guard.certify(plan.mean)
         return ConfigRecord({SIMULATED_KEY: guard is None})
