@@ -136,7 +136,7 @@ class CrashingGrid(LocalGrid):
 
 
 def go(folder: Path, point: int | None) -> int:
-    """All rounds that are left, from the files that are there; first nodes are asked again what they were asked last."""
+    """All rounds that are left, from the files there; nodes are first asked again what they were asked last."""
     torch.set_num_threads(1)
     events = Events(point)
     grid = CrashingGrid(folder, events)
