@@ -6,7 +6,6 @@ process of its own. Clients return a constant, so that only aggregation is measu
 
 import json
 import sys
-import tempfile
 from functools import cache
 from importlib import import_module
 from time import perf_counter
@@ -22,10 +21,12 @@ from flwr.server import LegacyContext, ServerConfig
 from flwr.server.strategy import FedAvg
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg as MeanStrategy
 from flwr.simulation import run_simulation
 
+from rqm import RQM
 from rqm.config import round_parameters
-from rqm.flower import Settings, mod_for
+from rqm.flower import Settings, private_mod
 
 LEVELS = 16
 
@@ -46,7 +47,7 @@ def sparse_mod(message: Message, context: Context, call_next: Any) -> Message:
 
 
 def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp, ClientApp]:
-    """Our mod and strategy around a ClientApp that returns a gradient.
+    """Our mod and strategy around a ClientApp that returns a constant.
 
     With fewer shares than there are others neighbors are drawn, so many as suffice if 5 % are corrupt and 5 % lost.
     """
@@ -55,32 +56,31 @@ def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp,
     is_sparse, survivors = shares < clients - 1, clients - clients // 20
     if is_sparse:
         round_parameters.MAX_COMPLETE_CLIENTS = 0
-    settings = Settings.from_run_config(
-        {
-            **({"rqm.min-survivors": survivors, "rqm.honest-clients": survivors} if is_sparse else {}),
-            "rqm.clients": clients,
-            "rqm.rounds": rounds,
-            "rqm.mechanism.mechanism": "rqm",
-            "rqm.mechanism.clip": 1.0,
-            "rqm.mechanism.levels": LEVELS,
-            "rqm.sends": "gradient",
-            "rqm.device": "cpu",
-        }
+    settings = Settings(
+        epsilon=1e9,
+        clients=clients,
+        rounds=rounds,
+        min_survivors=survivors if is_sparse else None,
+        honest_clients=survivors if is_sparse else None,
+        mechanism=RQM(clip=1.0, levels=LEVELS),
+        failure_share=0.0,
+        stage_timeout=600.0,
     )
-    server, client = ServerApp(), ClientApp(mods=[*([sparse_mod] if is_sparse else []), mod_for(settings)])
+    server, client = ServerApp(), ClientApp(mods=[*([sparse_mod] if is_sparse else []), private_mod])
 
-    class Timed(PrivateStrategy):
+    class Timed(MeanStrategy):
         def configure_train(self, *arguments: Any) -> Any:
             self.start_time = perf_counter()
             return super().configure_train(*arguments)
 
         def aggregate_train(self, *arguments: Any) -> Any:
-            arrays, metrics = super().aggregate_train(*arguments)
-            assert metrics is not None
-            assert metrics["survivors"] == clients, "a client dropped out"
             print_seconds(perf_counter() - self.start_time)
-            assert settings.params(count, b"any").degree == shares
-            return arrays, metrics
+            assert strategy.run is not None
+            assert strategy.run.machine.survivors == clients, "a client dropped out"
+            assert strategy.run.plan.params(b"any").degree == shares
+            return super().aggregate_train(*arguments)
+
+    strategy = PrivateStrategy(Timed(fraction_evaluate=0.0), settings, federation="benchmark")
 
     @client.train()
     def train(message: Message, context: Context) -> Message:
@@ -88,9 +88,7 @@ def ours(clients: int, count: int, shares: int, rounds: int) -> tuple[ServerApp,
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            strategy = Timed(settings, folder=folder, stage_timeout=600)
-            strategy.start(grid, ArrayRecord({"x": Array(np.zeros(count, np.float32))}))
+        strategy.start(grid, ArrayRecord({"x": Array(np.zeros(count, np.float32))}))
 
     return server, client
 

@@ -114,21 +114,20 @@ CONFIG = {
     "rqm.mechanism.mechanism": "lazy",
     "rqm.mechanism.clip": 0.1,
     "rqm.mechanism.margin": 6.0,
-    "rqm.transforms.l2-clip": 1.0,
-    "rqm.transforms.rotate": True,
+    "rqm.l2-clip": 1.0,
+    "rqm.epsilon": 1e6,
+    "rqm.failure-share": 0.0,
 }
 
 
 def test_it_goes_through_flowers_messages(tmp_path):
     pytest.importorskip("flwr")
-    from rqm.flower import PrivateStrategy, Settings, private_mod
-    from tests.flower.local import LocalGrid, arrays, gradient_app
-    from tests.simulation.small import model
+    from rqm.flower import private_mod
+    from tests.flower.local import LocalGrid, gradient_app, plan_folder, start
 
-    config = {**CONFIG, "rqm.clients": 6, "rqm.rounds": 2, "rqm.sends": "gradient"}
-    strategy = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path)
-    strategy.start(LocalGrid(gradient_app(private_mod), 6, config), arrays(model()))
-    (result, charged) = account_ledger(tmp_path)
+    config = {**CONFIG, "rqm.clients": 6, "rqm.rounds": 2}
+    start(LocalGrid(gradient_app(private_mod), 6, config), config, tmp_path)
+    (result, charged) = account_ledger(plan_folder(tmp_path))
     assert charged["charges"] == 2
     assert result.epsilon > 0
 

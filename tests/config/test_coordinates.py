@@ -13,6 +13,7 @@ from rqm.config.plan import Plan, Transforms
 from rqm.config.round_parameters import protocol
 from rqm.config.sweep import Sweep
 from rqm.flower.run_settings import Settings
+from rqm.flower.shared_plan import SharedPlan
 from rqm.ledger.budget_guard import Guard, certificate, certified
 from rqm.ledger.node_policy import Policy
 from rqm.simulation.loop import RunState
@@ -101,11 +102,11 @@ def test_the_protocol_and_flower_carry_the_number_of_coordinates():
     assert params.count == FEW
     assert params.context == bytes.fromhex(PLAN.private_mean().fingerprint)
     assert params.context != protocol(replace(PLAN, transforms=Transforms(1.0, True)), DIM, b"1").context
-    config = {f"rqm.{key}": value for key, value in {"clients": 40, "rounds": 6, "delta": 1e-6}.items()}
-    config |= {"rqm.transforms.l2_clip": 1.0, "rqm.transforms.rotate": True, "rqm.transforms.coordinates": FEW}
-    config |= {"rqm.mechanism.mechanism": "rounding", "rqm.mechanism.clip": 0.2, "rqm.mechanism.margin": 9.0}
-    settings = Settings.from_run_config(config | {"rqm.mechanism.levels": 2})
-    assert settings.params(DIM, b"1").count == FEW
+    mechanism = StochasticRounding(clip=0.2, margin=9.0, levels=2)
+    settings = Settings(1e6, 40, 6, delta=1e-6, coordinates=FEW, mechanism=mechanism, failure_share=0.0)
+    shared = settings.plan(("w",), DIM)
+    assert shared.params(b"1").count == FEW
+    assert SharedPlan.from_json(shared.to_json()).mean.coordinates == FEW
 
 
 def test_a_policy_counts_what_is_sent():

@@ -139,9 +139,14 @@ def test_a_fraction_is_told_of_random_samples_only(tmp_path):
             account_ledger(folder, **question)
     with pytest.raises(ValueError, match=r"honest_fraction = 0\.5: must come with a population and with sampling"):
         MEAN.with_values(honest_fraction=0.5, population=3400)
-    flower = pytest.importorskip("rqm.flower")
-    with pytest.raises(ValueError, match=r"rqm\.sampling = 'uniform': must be 'available'"):
-        flower.Settings(make_plan(clients=5, honest_fraction=0.5, population=100))
+    pytest.importorskip("flwr")
+    from rqm.flower.shared_plan import SharedPlan
+    from rqm.flower.vector_layout import VectorLayout
+
+    uniform = make_plan(clients=5, honest_fraction=0.5, population=100, transforms=Transforms(1.0, True))
+    for mean in (uniform.private_mean(10), MEAN.with_values(sampling="uniform", population=100)):
+        with pytest.raises(ValueError, match="available nodes are no random sample of the population"):
+            SharedPlan(mean, ("w",), VectorLayout(mean.dim, mean.l2_clip))
     with pytest.raises(ValueError, match=r"honest_fraction = 0\.5: must come with"):
         make_plan(clients=5, honest_fraction=0.5, population=100, sampling="available")
 

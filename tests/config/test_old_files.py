@@ -75,9 +75,16 @@ def test_old_settings_of_flower_are_refused_with_the_new_name():
     from rqm.flower import Settings
 
     config = json.loads((OLD / "flower-settings.json").read_text())
-    for now in ("max-participations", "min-survivors", "degree"):
-        with pytest.raises(ValueError, match=f"rqm.{now.split('-')[-1]}: unknown key.*") as error:
-            Settings.from_run_config(config)
-        config.pop(f"rqm.{now.split('-')[-1]}")
-        assert now == "degree" or f"did you mean rqm.{now}" in str(error.value)
-    assert Settings.from_run_config(config).plan.participation.clients == 1000
+    given = {"rqm.epsilon": 8.0, "rqm.clients": 1000, "rqm.rounds": 3}
+    kept = ("rqm.clients", "rqm.rounds", "rqm.delta", "rqm.threshold")
+    renamed = {"rqm.participations": "max-participations", "rqm.survivors": "min-survivors"}
+    for key, value in config.items():
+        if key in kept or key.startswith("rqm.mechanism."):
+            given[key] = value
+            continue
+        name = key.split(".")[1].replace("_", "-")
+        with pytest.raises(ValueError, match=f"rqm.{name}: unknown key; ") as error:
+            Settings.from_run_config({**given, key: value})
+        assert f"did you mean rqm.{renamed.get(key, '')}" in str(error.value) or key not in renamed
+    settings = Settings.from_run_config(given)
+    assert (settings.clients, settings.delta, settings.mechanism.margin) == (1000, 1e-6, 30.0)

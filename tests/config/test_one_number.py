@@ -201,35 +201,45 @@ def flattened(table, prefix="rqm."):
 @given(plans())
 def test_flower_says_the_same_number(plan):
     pytest.importorskip("flwr")
-    from flwr.app import ArrayRecord, ConfigRecord
+    from rqm.flower import Settings
+    from rqm.flower.shared_plan import SharedPlan
 
-    from rqm.flower import PrivateStrategy, Settings
-    from tests.flower.local import LocalGrid
-
-    assume(
-        isinstance(plan.mechanism, DiscreteMechanism)
-        and plan.participation.clients > 1
-        and plan.mechanism.kind != "table"
-    )
+    assume(isinstance(plan.mechanism, DiscreteMechanism) and plan.mechanism.kind != "table")
+    assume(plan.transforms.l2_clip is not None and plan.participation.clients > 1)
     assume(plan.threat_model.honest_fraction is None)  # of those who are there
-    plan = change_plan(plan, dim=plan.dim % 5000 + 1 if plan.dim else None, sampling="available")
-    config = dict(flattened(plan.to_dict()))
-    chosen = Settings.from_run_config(config)
-    dim = plan.private_mean().dim
-    with TemporaryDirectory() as place:
-        strategy = PrivateStrategy(chosen, folder=place, stage_timeout=0.0)
-        arrays = ArrayRecord([np.zeros(dim, dtype=np.float32)])
-        for turn in range(1, plan.participation.rounds + 1):  # nobody is there: nobody is asked, so it is charged here
-            assert not list(strategy.configure_train(turn, arrays, ConfigRecord(), LocalGrid(None, 0, config)))
-            strategy.guard.charge(turn - 1)
-            _, metrics = strategy.aggregate_train(turn, [])
-        wanted = account(change_plan(plan, dim=dim))
-        assert strategy.guard.epsilon() == wanted.epsilon
-        assert told(Path(place))["epsilon"] == wanted.epsilon
-        assert told(Path(place))["dim"] == wanted.dim
+    dim = plan.dim % 5000 + 1 if plan.dim else plan.private_mean().dim
+    transforms = Transforms(plan.transforms.l2_clip, rotate=True)
+    plan = change_plan(plan, dim=dim if plan.dim else None, sampling="available", transforms=transforms, lost=0.0)
+    plan = change_plan(plan, population=None)
+    participation, threat_model = plan.participation, plan.threat_model
+    wanted = account(plan, dim=dim)
+    assume(wanted.epsilon < 1e9)
+    chosen = Settings(
+        epsilon=1e9,
+        clients=participation.clients,
+        rounds=participation.rounds,
+        delta=wanted.delta,
+        l2_clip=plan.transforms.l2_clip,
+        min_survivors=participation.min_survivors,
+        honest_clients=threat_model.honest_clients,
+        max_participations=participation.max_participations,
+        mechanism=plan.mechanism,
+        failure_share=0.0,
+        seed=plan.seed,
+    )
+    survivors, honest = participation.min_survivors or participation.clients, threat_model.honest_clients
+    corrupt = 0 if honest is None else participation.clients - honest
+    assume(2 * (survivors - 1) > participation.clients - 1 + corrupt)  # or no threshold of the secure sum is safe
+    shared = chosen.plan(("w",), dim)
+    assert shared.mean.guarantee().epsilon == wanted.epsilon
+    assert SharedPlan.from_json(shared.to_json()) == shared
+    with TemporaryDirectory() as place, Guard(shared.mean, Path(place)) as guard:
+        for turn in range(participation.rounds):
+            guard.charge(turn)
+        assert guard.epsilon() == wanted.epsilon
+        stated = told(Path(place))
+        assert (stated["epsilon"], stated["dim"]) == (wanted.epsilon, dim)
         assert "sampling = 'available': must be" in told(Path(place), "--adversary", "outsider")
-        if plan.transforms.l2_clip is not None:
-            assert metrics["epsilon"] == wanted.epsilon
 
 
 def test_every_variant_of_a_sweep_is_accounted_for_on_its_own(tmp_path):

@@ -2,7 +2,7 @@
 
     echo FOLDER POINT POINT | python -m tests.flower.crashing
 
-carries out two rounds in FOLDER and dies by SIGKILL before its POINT-th event (a torn write where that is a write);
+carries out four rounds in FOLDER and dies by SIGKILL before its POINT-th event (a torn write where that is a write);
 then another process goes on from what is on the disk, and dies at the second POINT; a last one comes to the end. What
 leaves the machine is written to the file ``wire`` at the moment when it leaves. For every line on the standard input it
 prints how the processes ended, each forked; the number of events of the last is in the file ``count``.
@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,35 +21,35 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from rqm import SecureRandom
-from rqm.flower import PrivateStrategy, Settings, private_mod
-from rqm.flower.messages import REFUSAL_KEY
+from rqm.flower import BudgetSpentError, private_mod
+from rqm.flower.messages import PLAN_KEY, PLAN_RECORD, REFUSAL_KEY
 from rqm.ledger.node_policy import EPSILONS, LEDGERS, POLICY, NodeGuard, Policy
-from tests.flower.local import LocalGrid, arrays, gradient_app
+from tests.flower.local import LocalGrid, arrays, gradient_app, plan_of, private_strategy
 from tests.simulation.small import federation, model
 
 CONFIG = {
+    "rqm.epsilon": 1e6,
     "rqm.clients": 3,
-    "rqm.rounds": 2,
+    "rqm.rounds": 4,
     "rqm.threshold": 2,
     "rqm.mechanism.mechanism": "rqm",
     "rqm.mechanism.clip": 0.5,
     "rqm.mechanism.margin": 30.0,
-    "rqm.transforms.l2-clip": 1.0,
-    "rqm.transforms.rotate": True,
-    "rqm.sends": "gradient",
-    "rqm.device": "cpu",
+    "rqm.failure-share": 0.0,
+    "rqm.stage-timeout": 0.01,
 }
 LIMITS = """
 epsilon = 1e6
 release_epsilon = 1e6
-delta = 1e-6
+delta = 1e-5
 l2_clip = 1.0
 clients = 3
 honest_clients = 3
-max_participations = 12
+max_participations = 24
 mechanisms = ["rqm"]
 trust_server_with_keys = true
 """
+FEDERATION = "federation"
 HOOKED = ("write", "pwrite", "fsync", "replace", "truncate", "link")
 
 
@@ -135,18 +136,19 @@ class CrashingGrid(LocalGrid):
 
 
 def go(folder: Path, point: int | None) -> int:
-    """Two rounds, from the files that are there; first the nodes are asked again what they were asked last."""
+    """All rounds that are left, from the files there; nodes are first asked again what they were asked last."""
     torch.set_num_threads(1)
     events = Events(point)
     grid = CrashingGrid(folder, events)
     for node in grid.contexts:  # a server that asks again, with a model of its own making
         last = folder / f"last-{node}"
         if last.exists():
-            records = json.loads(last.read_text())
+            records, plan = json.loads(last.read_text()), (folder / "plan").read_text()
             for record in records.values():
                 record |= {name: bytes.fromhex(record[name]) for name in ("round", "message")}
             if records["rqm"]["stage"] > 1:
                 fields = {name: ConfigRecord(record) for name, record in records.items()}
+                fields[PLAN_RECORD] = ConfigRecord({PLAN_KEY: plan})
                 grid.ask(node, RecordDict({**fields, "arrays": arrays(model())}))
     real = grid.send_and_receive
 
@@ -157,17 +159,18 @@ def go(folder: Path, point: int | None) -> int:
             for record in fields.values():
                 record |= {name: record[name].hex() for name in ("round", "message")}
             (folder / f"last-{message.metadata.dst_node_id}").write_text(json.dumps(fields))
+            (folder / "plan").write_text(message.content[PLAN_RECORD][PLAN_KEY])
         return real(messages)
 
     grid.send_and_receive = noted
-    PrivateStrategy(Settings.from_run_config(CONFIG), folder=folder, stage_timeout=0.01).start(grid, arrays(model()))
+    with suppress(BudgetSpentError):  # a process that died after the last charge leaves no round
+        private_strategy(CONFIG, FEDERATION).start(grid, arrays(model()))
     return events.count
 
 
 def main() -> None:
     """Fork a process for every point; say how each ended. What takes long is done once, before."""
-    plan, dim = Settings.from_run_config(CONFIG).plan, sum(value.numel() for value in model().parameters())
-    mean = plan.private_mean(dim)
+    mean = plan_of(CONFIG).mean
     for charges in range(1, 12):
         mean.account({0: charges})
     mean.add_messages(
@@ -175,7 +178,7 @@ def main() -> None:
     )
     with TemporaryDirectory() as home:
         (Path(home) / POLICY).write_text(LIMITS)
-        NodeGuard(Policy.from_toml(Path(home) / POLICY), Path(home)).allow(plan.private_mean(dim), b"x")
+        NodeGuard(Policy.from_toml(Path(home) / POLICY), Path(home)).allow(mean, b"x")
         costs = (Path(home) / LEDGERS / EPSILONS).read_text()
     for line in sys.stdin:
         folder, *points = line.split()

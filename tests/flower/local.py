@@ -1,77 +1,62 @@
-"""Flower's messages and apps without its network: a grid of ClientApps in this process."""
+"""Apps for a grid of ClientApps in this process, private strategies, and where their state is."""
+
+import re
 
 import pytest
 
 pytest.importorskip("flwr")
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.serverapp.strategy import FedAvg
 from torch.nn import functional
 
+from rqm._util.files import state_folder
 from rqm.flower import PrivateStrategy, Settings
+from rqm.flower.arrays import TrainedArrays
+from rqm.flower.federation_folder import FEDERATIONS, PLAN_FILE
+from tests.flower.local_grid import LocalGrid  # noqa: F401 (as part of this module)
 from tests.simulation.small import federation, model
 
-TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
+
+def settings_of(config):
+    return Settings.from_run_config({"rqm.stage-timeout": 0.2, **config})
 
 
-class LocalGrid(Grid):
-    """Nodes 100, 101, …: each with its own context, as a SuperNode keeps it. ``lose`` decides who does not answer."""
-
-    def __init__(self, app, nodes, run_config, lose=lambda node, stage, round_index: False):
-        self.app, self.lose, self.observed, self.replies = app, lose, [], []
-        self.contexts = {
-            100 + p: Context(
-                run_id=1,
-                node_id=100 + p,
-                node_config={"partition-id": p, "num-partitions": nodes},
-                state=RecordDict(),
-                run_config=dict(run_config),
-                series_id=0,
-            )
-            for p in range(nodes)
-        }
-
-    def get_node_ids(self):
-        return list(self.contexts)
-
-    def send_and_receive(self, messages, *, timeout=None):
-        replies = []
-        for message in messages:
-            node, fields = message.metadata.dst_node_id, message.content.config_records["rqm"]
-            requests = [entry for entry in message.content.config_records.values() if "stage" in entry]
-            if any(self.lose(node, entry["stage"], entry["round_index"]) for entry in requests):
-                continue
-            delivered = Message(
-                RecordDict(dict(message.content)), dst_node_id=node, message_type=message.metadata.message_type
-            )
-            reply = self.app(delivered, self.contexts[node])
-            self.observed.append((fields["stage"], reply))
-            replies.append(reply)
-        return replies
-
-    def push_messages(self, messages):
-        """Everybody answers at once; to those who do not, nothing could be sent."""
-        messages = list(messages)
-        replies, ids = list(self.send_and_receive(messages)), []
-        for message in messages:
-            node_ledgers = [reply for reply in replies if reply.metadata.src_node_id == message.metadata.dst_node_id]
-            message.metadata.__dict__["_message_id"] = str(len(self.replies))
-            ids.append(str(len(self.replies)) if node_ledgers else None)
-            self.replies.append(node_ledgers)
-        return ids
-
-    def pull_messages(self, message_ids):
-        return [reply for entry in message_ids for reply in self.replies[int(entry)]]
-
-    set_run = run = create_message = None  # not used by a strategy
+def plan_of(config, net=None, earlier=None):
+    """The plan that a server derives for a model of which all is trained."""
+    record = arrays(net or model())
+    trained = TrainedArrays.of(record)
+    return settings_of(config).plan(trained.names, trained.size(record), earlier)
 
 
-def start(grid, config, folder, **options):
+def private_strategy(config, folder, strategy=None, **options):
+    """A strategy made private; its state is kept by the name of a folder, which it does not use itself."""
+    return PrivateStrategy(
+        strategy or FedAvg(fraction_evaluate=0.0), settings_of(config), federation=federation_of(folder), **options
+    )
+
+
+def start(grid, config, folder, strategy=None, net=None, **options):
     """Train a new model by a private strategy; its result, and the strategy."""
-    private = PrivateStrategy(Settings.from_run_config(config), folder=folder, **{"stage_timeout": 0.2, **options})
-    return private.start(grid, arrays(model())), private
+    private = private_strategy(config, folder, strategy, **options)
+    return private.start(grid, arrays(net or model())), private
+
+
+def federation_of(folder):
+    """The name of a federation for each folder of a test."""
+    return re.sub(r"[^\w.-]", "-", str(folder))[-90:]
+
+
+def plan_folders(folder):
+    """The folders of the plans of a federation."""
+    return sorted(path.parent for path in (state_folder() / FEDERATIONS / federation_of(folder)).glob(f"*/{PLAN_FILE}"))
+
+
+def plan_folder(folder):
+    """The folder of the only plan of a federation."""
+    (path,) = plan_folders(folder)
+    return path
 
 
 def survivors(result):
@@ -92,8 +77,8 @@ def arrays(net):
     return ArrayRecord(net.state_dict())
 
 
-def gradient_app(mod, data=None):
-    """A ClientApp that returns the gradient on its partition: Algorithm 1 of the paper."""
+def gradient_app(mod, data=None, rate=1.0):
+    """A ClientApp that takes one step of gradient descent on its partition: Algorithm 1 of the paper."""
     data, app = data or federation(clients=6), ClientApp(mods=[mod])
 
     @app.train()
@@ -102,31 +87,55 @@ def gradient_app(mod, data=None):
         net.load_state_dict(message.content["arrays"].to_torch_state_dict())
         x, y = data.train[context.node_config["partition-id"]]
         functional.cross_entropy(net(x), y).backward()
-        outcome = ArrayRecord({name: p.grad for name, p in net.named_parameters()})
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.sub_(rate * parameter.grad)
         return Message(
-            RecordDict({"arrays": outcome, "metrics": MetricRecord({"num-examples": len(y)})}), reply_to=message
+            RecordDict({"arrays": arrays(net), "metrics": MetricRecord({"num-examples": len(y)})}), reply_to=message
         )
 
     return app
 
 
-def training_app(mod, data=None, rate=0.3):
-    """A ClientApp in the shape of Flower's quickstart: trains, and returns weights, a loss and a count."""
-    data, app = data or federation(clients=6), ClientApp(mods=[mod] if mod else [])
+def train_locally(net, x, y, rate):
+    """Three steps of gradient descent; the last loss."""
+    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=rate)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+    return float(loss.detach())
+
+
+def training_app(mod, data=None, rate=0.3, app=None, net=model):
+    """A ClientApp in the shape of Flower's quickstart: trains, and returns weights, a loss and a count.
+
+    It also measures the received model. The learning rate may come from the server, as ``lr``.
+    """
+    data = data or federation(clients=6)
+    app = ClientApp(mods=[mod] if mod else []) if app is None else app
+
+    def received(message, context):
+        loaded, (arrays_name,) = net(), message.content.array_records
+        loaded.load_state_dict(message.content[arrays_name].to_torch_state_dict())
+        return loaded, *data.train[context.node_config["partition-id"]]
 
     @app.train()
     def train(message, context):
-        net = model()
-        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        x, y = data.train[context.node_config["partition-id"]]
-        optimizer = torch.optim.SGD(net.parameters(), lr=rate)
-        for _ in range(3):
-            optimizer.zero_grad()
-            loss = functional.cross_entropy(net(x), y)
-            loss.backward()
-            optimizer.step()
-        metrics = MetricRecord({"train_loss": float(loss), "num-examples": len(y)})
-        return Message(RecordDict({"arrays": arrays(net), "metrics": metrics}), reply_to=message)
+        trained, x, y = received(message, context)
+        given = {key: value for record in message.content.config_records.values() for key, value in record.items()}
+        loss = train_locally(trained, x, y, given.get("lr", rate))
+        metrics = MetricRecord({"train_loss": loss, "num-examples": len(y)})
+        return Message(RecordDict({"arrays": arrays(trained), "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        loaded, x, y = received(message, context)
+        with torch.no_grad():
+            right = float((loaded.eval()(x).argmax(1) == y).float().mean())
+        metrics = MetricRecord({"accuracy": right, "num-examples": len(y)})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
 

@@ -1,22 +1,32 @@
 """Attacks that were carried out against the assembled thing, through Flower's own objects: refused, or harmless."""
 
 import logging
+from contextlib import suppress
 from random import Random
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg
 
-from rqm.config.account import account_ledger
-from rqm.flower import PrivateStrategy, Settings, client_mod, private_mod, seeded_mod
-from rqm.flower.messages import NEXT_RECORD
+from rqm.flower import RunFailedError, client_mod, private_mod
+from rqm.flower.messages import NEXT_RECORD, PLAN_RECORD, request_message
 from rqm.ledger.ledger import LEDGER, LedgerError, read
 from rqm.secagg import ProtocolError, wire
 from rqm.secagg.masking import sealed_bytes
 from rqm.secagg.wire import Kind
-from rqm.verify import verify
-from tests.flower.local import LocalGrid, arrays, gradient_app, start, survivors
+from tests.flower.local import (
+    LocalGrid,
+    arrays,
+    gradient_app,
+    plan_folder,
+    plan_of,
+    private_strategy,
+    start,
+    survivors,
+)
 from tests.flower.test_strategy import PRIVATE
 from tests.simulation.small import model
 
@@ -27,8 +37,8 @@ HEADER = wire.HEADER.size
 class Tampered(LocalGrid):
     """A grid in which some replies are changed on their way."""
 
-    def __init__(self, tamper, config=CONFIG, mod=private_mod):
-        super().__init__(gradient_app(mod), 6, config)
+    def __init__(self, tamper, config=CONFIG):
+        super().__init__(gradient_app(private_mod), 6, config)
         self.tamper, self.requests = tamper, []
 
     def send_and_receive(self, messages, *, timeout=None):
@@ -48,8 +58,8 @@ def answering(reply, body, bare=False, **more):
     return Message(content, reply_to=requests)
 
 
-def train(tmp_path, tamper=lambda *_: None, config=CONFIG, mod=private_mod, **options):
-    grid = Tampered(tamper, config, mod)
+def train(tmp_path, tamper=lambda *_: None, config=CONFIG, **options):
+    grid = Tampered(tamper, config)
     return *start(grid, config, tmp_path, **options), grid
 
 
@@ -78,11 +88,9 @@ def test_a_charge_is_on_the_disk_before_anybody_is_asked_for_a_vector(tmp_path):
     class Watched(Tampered):
         def send_and_receive(self, messages, *, timeout=None):
             messages = list(messages)
-            if not messages:
-                return []  # nobody is asked to evaluate
             fields = [entry for entry in messages[0].content.config_records.values() if "stage" in entry]
             requests.append([(entry["round_index"], Kind(entry["stage"]).name) for entry in fields])
-            spent = read(tmp_path / LEDGER).charges
+            spent = read(plan_folder(tmp_path) / LEDGER).charges
             assert all(spent[entry["round_index"]] == 1 for entry in fields if entry["stage"] >= Kind.MASKED)
             return super().send_and_receive(messages)
 
@@ -99,40 +107,51 @@ def test_a_charge_is_on_the_disk_before_anybody_is_asked_for_a_vector(tmp_path):
     ]
 
 
-def test_a_second_start_charges_the_same_ledger(tmp_path):
-    config = {**CONFIG, "rqm.max-participations": 4, "rqm.rounds": 4}
-    grid = Tampered(lambda *_: None, config)
-    private = PrivateStrategy(Settings.from_run_config(config), folder=tmp_path)
-    first = private.start(grid, arrays(model()), 2)
-    another = (tmp_path / "other").open("wb")  # gets the ledger's old descriptor
-    second = private.start(grid, arrays(model()), 2)
-    another.close()
-    assert (tmp_path / "other").read_bytes() == b""
-    assert read(tmp_path / LEDGER).charges == {0: 2, 1: 2}
-    assert second.train_metrics_clientapp[2]["epsilon"] > first.train_metrics_clientapp[2]["epsilon"]
+class Stopped(FedAvg):
+    """A strategy whose server dies after some rounds."""
+
+    def __init__(self, rounds):
+        super().__init__(fraction_evaluate=0.0)
+        self.rounds = rounds
+
+    def configure_train(self, server_round, *args):
+        if server_round > self.rounds:
+            raise KeyboardInterrupt
+        return super().configure_train(server_round, *args)
+
+
+def test_a_second_start_continues_the_same_ledger(tmp_path):
+    config = {**CONFIG, "rqm.rounds": 4}
+    del config["rqm.max-participations"]  # a round that was prepared and not begun counts as one
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, config=config, strategy=Stopped(2))
+    ledger = plan_folder(tmp_path) / LEDGER
+    assert read(ledger).charges == {0: 1, 1: 1}
+    second, _, _ = train(tmp_path, config=config)
+    assert read(ledger).charges == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert survivors(second) == [6, 6, 0, 0]  # no round is left that ε accounts for
+    free, _, _ = train(tmp_path / "uninterrupted", config=config)
+    assert second.train_metrics_clientapp[2]["epsilon"] == free.train_metrics_clientapp[4]["epsilon"]
 
 
 def test_a_ledger_put_back_between_two_starts_is_noticed(tmp_path):
-    grid = Tampered(lambda *_: None)
-    private = PrivateStrategy(Settings.from_run_config(CONFIG), folder=tmp_path)
-    private.start(grid, arrays(model()), 1)
-    path = tmp_path / LEDGER
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, strategy=Stopped(1), witness=tmp_path / "witness")
+    path = plan_folder(tmp_path) / LEDGER
     path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n")
-    with pytest.raises(LedgerError, match="not the latest copy"):
-        private.start(grid, arrays(model()), 1)
+    with pytest.raises(LedgerError, match="witness"):
+        train(tmp_path, witness=tmp_path / "witness")
 
 
 def test_who_has_taken_part_is_known_after_a_crash(tmp_path):
-    config = {**CONFIG, "rqm.max-participations": 1, "rqm.rounds": 1}
-    result, _, _ = train(tmp_path, config=config)
-    assert survivors(result) == [6]
-    result, private, grid = train(tmp_path, config=config)  # another process: nothing is in memory
-    assert survivors(result) == [0]
+    config = {**CONFIG, "rqm.max-participations": 1, "rqm.rounds": 2}
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, config=config, strategy=Stopped(1))
+    grid = Tampered(lambda *_: None, config)
+    with pytest.raises(RunFailedError, match="0 nodes of 0 connected can take part: must be at least 4"):
+        start(grid, config, tmp_path)  # another process: nothing is in memory
     assert not grid.requests
-    assert "0 nodes may take part" in private.discard_reason
-
-
-# -- the two-time pad ---------------------------------------------------------------------------
+    assert not grid.checks
 
 
 # -- one client ends the run --------------------------------------------------------------------
@@ -172,11 +191,12 @@ def test_bad_ciphertexts_of_one_client_cost_it_its_place_and_the_round_is_done_a
     config = {**CONFIG, "rqm.rounds": 4}
     result, private, grid = train(tmp_path, tamper, config)
     assert survivors(result) == [5] * 4
-    assert read(tmp_path / LEDGER).charges == {0: 2, 1: 2, 2: 2, 3: 1}  # done again, and charged again
-    assert list(private.blamed) == [101]  # likely three times
-    assert "contradict each other" in private.blamed[101]
+    assert read(plan_folder(tmp_path) / LEDGER).charges == {0: 2, 1: 2, 2: 2, 3: 1}  # done again, and charged again
+    blamed = private.run.machine.node_state.blamed
+    assert list(blamed) == [101]  # likely three times
+    assert "contradict each other" in blamed[101]
     assert sum(m.metadata.dst_node_id == 101 for stage, m in grid.requests if stage == Kind.KEYS) == 3
-    assert not train(tmp_path, config=config)[1].blamed  # but nothing is proved
+    assert not (plan_folder(tmp_path) / "blamed.json").exists()  # but nothing is proved
 
 
 def accuses(liar):
@@ -200,10 +220,12 @@ def test_one_who_accuses_all_is_left_out_alone(silent, tmp_path):
     config["rqm.min-survivors"] = 6 if silent is None else 5
     grid = Tampered(accuses(101), config)
     grid.lose = lambda node, stage, round_index: node == silent and stage == Kind.MASKED
-    _, private = start(grid, config, tmp_path)
-    assert set(private.blamed) <= {101}
-    assert not (tmp_path / "blamed.json").exists()
-    assert survivors(train(tmp_path, config=config)[0]) == [6, 6]
+    private = private_strategy(config, tmp_path)
+    with suppress(RunFailedError):  # without the one that is silent too few may be left
+        private.start(grid, arrays(model()))
+    assert private.run.guard.charges
+    assert set(private.run.machine.node_state.blamed) <= {101}
+    assert not (plan_folder(tmp_path) / "blamed.json").exists()
 
 
 @pytest.mark.parametrize("name", ["participants.json", "blamed.json"])
@@ -211,7 +233,9 @@ def test_one_who_accuses_all_is_left_out_alone(silent, tmp_path):
     "text", ['{"abc": 1}', '{"100": 1.5}', '{" 100": 1}', '{"100": -1}', '{"100": true}', "[]", "{"]
 )
 def test_a_damaged_file_beside_the_ledger_is_named(name, text, tmp_path):
-    (tmp_path / name).write_text(text)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, strategy=Stopped(1))
+    (plan_folder(tmp_path) / name).write_text(text)
     with pytest.raises(ValueError, match=f"{name}: is damaged"):
         train(tmp_path)
 
@@ -219,8 +243,9 @@ def test_a_damaged_file_beside_the_ledger_is_named(name, text, tmp_path):
 @pytest.mark.parametrize("text", [None, "{}", '{"100": 1}'])
 def test_who_took_part_cannot_be_forgotten(text, tmp_path):
     config = {**CONFIG, "rqm.max-participations": 1}
-    train(tmp_path, config=config)
-    path = tmp_path / "participants.json"
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, config=config, strategy=Stopped(1))
+    path = plan_folder(tmp_path) / "participants.json"
     path.unlink()
     if text:
         path.write_text(text)
@@ -250,33 +275,13 @@ def test_impossible_sums_are_discarded_and_charged(tmp_path):
             return answering(reply, body[:HEADER] + Random(1).randbytes(size) + body[HEADER + size :])
         return None
 
-    dim = sum(value.numel() for value in model().state_dict().values())
-    size = Settings.from_run_config(CONFIG).params(dim, b"x").masked_size
-    result, private, _ = train(tmp_path, tamper)
-    assert survivors(result) == [0, 0]
-    assert result.train_metrics_clientapp[1]["epsilon"] > 0
-    assert "no clients can have sent such a sum" in private.discard_reason
-    assert read(tmp_path / LEDGER).charges == {0: 1, 1: 1}
-    for name, array in result.arrays.items():
-        assert (array.numpy() == model().state_dict()[name].numpy()).all()
-
-
-# -- seeded words -------------------------------------------------------------------------------
-
-
-def test_seeded_answers_are_taken_by_a_simulation_only_and_state_no_epsilon(tmp_path):
-    result, _, _ = train(tmp_path / "deployed", mod=seeded_mod)
-    assert survivors(result) == [0, 0]
-    result, _, _ = train(tmp_path / "simulated", mod=seeded_mod, seeded=True)
-    assert survivors(result) == [6, 6]
-    assert all("epsilon" not in metrics for metrics in result.train_metrics_clientapp.values())
-    with pytest.raises(ValueError, match="seeded words"):
-        account_ledger(tmp_path / "simulated")
-    assert verify(tmp_path / "simulated" / LEDGER).status == "cannot verify"
-    with pytest.raises(LedgerError, match="belongs to another plan"):  # no private run goes on with it
-        train(tmp_path / "simulated")
-    result, _, _ = train(tmp_path / "mixed", seeded=True)
-    assert survivors(result) == [0, 0]
+    size = plan_of(CONFIG).params(b"x").masked_size
+    private, grid = private_strategy(CONFIG, tmp_path), Tampered(tamper)
+    with pytest.raises(RunFailedError, match="no clients can have sent such a sum"):
+        private.start(grid, arrays(model()))
+    assert private.run.guard.epsilon() > 0
+    assert read(plan_folder(tmp_path) / LEDGER).charges == {0: 1, 1: 1}
+    assert not (plan_folder(tmp_path) / "model.npz").exists()
 
 
 # -- odd requests -------------------------------------------------------------------------------
@@ -287,14 +292,15 @@ STRANGE = [None, -1, 2**40, 2**62, 0, 1.5, True, "x", b"", b"\0" * 300, [1], [2*
 def test_a_client_answers_odd_requests_with_an_error(tmp_path):
     chance = Random(4)
     grid = LocalGrid(gradient_app(private_mod), 6, CONFIG)
-    valid = {"stage": 1, "round": b"x", "round_index": 0, "dim": 5, "client": 0, "message": b""}
+    valid = {"stage": 1, "round": b"x", "round_index": 0, "client": 0, "message": b""}
+    plan = request_message(100, plan_of(CONFIG)).content[PLAN_RECORD]
     errors = 0
     for _ in range(400):
         record = dict(valid)
         for name in chance.sample(sorted(record), chance.randint(1, 3)):
             value = chance.choice(STRANGE)
             record.pop(name) if value is None else record.update({name: value})
-        content = RecordDict({"rqm": ConfigRecord(record)})
+        content = RecordDict({"rqm": ConfigRecord(record), PLAN_RECORD: plan})
         if chance.random() < 0.3:
             content["arrays"] = ArrayRecord({"a": Array("float32", (3,), "numpy.ndarray", chance.randbytes(20))})
         reply = grid.app(Message(content, dst_node_id=100, message_type="train"), grid.contexts[100])
@@ -302,12 +308,28 @@ def test_a_client_answers_odd_requests_with_an_error(tmp_path):
     assert errors > 300
 
 
-def test_a_model_of_another_size_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda model: dict(list(model.items())[1:]), "0.weight: is missing among the arrays"),
+        (lambda model: {**model, "0.bias": Array(np.zeros(9, np.float32))}, "has 52 trained values: must be 51"),
+        (lambda model: {**model, "0.bias": Array("float32", (8,), "numpy.ndarray", b"x")}, "cannot be read"),
+        (lambda model: {**model, "0.bias": Array(np.zeros(8, np.complex64))}, "must be floats"),
+    ],
+    ids=["missing", "larger", "unreadable", "complex"],
+)
+def test_a_model_that_is_not_the_plans_is_refused(change, reason, tmp_path):
     class Lying(Tampered):
         def send_and_receive(self, messages, *, timeout=None):
             messages = list(messages)
             for message in messages:
-                message.content["rqm"] = ConfigRecord({**message.content.config_records["rqm"], "dim": 7})
+                if "arrays" in message.content:
+                    message.content["arrays"] = ArrayRecord(change(dict(arrays(model()).items())))
             return super().send_and_receive(messages)
 
-    assert survivors(start(Lying(lambda *_: None), CONFIG, tmp_path)[0]) == [0, 0]
+    grid = Lying(lambda *_: None)
+    with pytest.raises(RunFailedError):
+        start(grid, CONFIG, tmp_path)
+    errors = [reply.error.reason for stage, reply in grid.observed if stage == Kind.MASKED]
+    assert len(errors) == 12
+    assert all(reason in error for error in errors)

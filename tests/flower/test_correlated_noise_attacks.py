@@ -8,16 +8,16 @@ import pytest
 
 pytest.importorskip("flwr")
 from rqm.config.round_parameters import Link
-from rqm.flower import Settings, client_mod, strategy
+from rqm.flower import client_mod, private_run
 from rqm.flower.client_mod import SETTLEMENT_RECORD
 from rqm.flower.messages import request_message
 from rqm.flower.round_machine import RoundMachine, State
-from rqm.flower.run_settings import Request
+from rqm.flower.shared_plan import Request
 from rqm.ledger.node_policy import NodeGuard, Policy, PolicyError
 from rqm.secagg import Aborted, Server, new_round
 from rqm.secagg.settlement import ClientSettlement
 from rqm.secagg.wire import STAGES, Kind
-from tests.flower.local import arrays
+from tests.flower.local import arrays, plan_of, private_strategy, settings_of
 from tests.flower.test_correlated_noise import CONFIG, Watched, errors
 from tests.simulation.small import model
 
@@ -46,7 +46,7 @@ class Renumbering(RoundMachine):
 
 def test_a_client_that_was_asked_for_a_vector_does_not_settle_instead(tmp_path, monkeypatch):
     """It would do so in any sum: all clients of a sum together would publish their noise, and pay nothing."""
-    monkeypatch.setattr(strategy, "RoundMachine", Renumbering)
+    monkeypatch.setattr(private_run, "RoundMachine", Renumbering)
     config = {**CONFIG, "rqm.rounds": 2, "rqm.min-separation": 1}
     grid, settlements = Watched(config, nodes=4), {}
 
@@ -56,10 +56,9 @@ def test_a_client_that_was_asked_for_a_vector_does_not_settle_instead(tmp_path, 
         return False
 
     grid.away = away
-    server = strategy.PrivateStrategy(Settings.from_run_config(config), folder=tmp_path / "run", stage_timeout=0.2)
+    server = private_strategy(config, tmp_path)
     server.start(grid, arrays(model()))
-    sums = server._machine.sums
-    mean = Settings.from_run_config(config).plan.private_mean(len(sums[0]))
+    sums, mean = server.run.machine.sums, server.run.plan.mean
     added = sum(noise_state(mean, entry.noise_secret).added for entry in settlements.values())
     coins = (sums[0] - added) % mean.modulus
     assert coins.max() <= 4  # what the attacker would know
@@ -83,18 +82,16 @@ def guard_of(tmp_path):
 
 def test_a_shorter_run_does_not_bring_a_node_back_sooner_into_the_same_chain(tmp_path):
     config = {**CONFIG, "rqm.max-participations": 1, "rqm.min-separation": 1, "rqm.rounds": 6}
-    long, short = (Settings.from_run_config({**config, "rqm.rounds": rounds}) for rounds in (6, 2))
-    link = Link(b"chain", 2, 4, bytes(32))
-    assert long.params(10, b"round", b"", link).digest == short.params(10, b"round", b"", link).digest
+    long, short = (plan_of({**config, "rqm.rounds": rounds}) for rounds in (6, 2))
     guard = guard_of(tmp_path)
-    guard.charge(long.plan.private_mean(10), 0, b"chain")
+    guard.charge(long.mean, 0, b"chain")
     with pytest.raises(PolicyError, match="must be 6 rounds later"):
-        guard.charge(short.plan.private_mean(10), 2, b"chain")
+        guard.charge(short.mean, 2, b"chain")
 
 
 def test_a_settlement_is_sent_whatever_the_noise_is():
     """With two coordinates and little noise both are often zero: a client that failed then would reveal that."""
-    mean = Settings.from_run_config({**CONFIG, "rqm.noise": 0.5}).plan.private_mean(2)
+    mean = settings_of({**CONFIG, "rqm.noise": 0.5, "rqm.epsilon": 1e6}).plan(("w",), 2).mean
     states = [noise_state(mean, bytes([u]) * 32) for u in range(20)]
     settlements = [mean.settle(state) for state in states]
     assert any(not settlement.any() for settlement in settlements)
@@ -107,8 +104,8 @@ class Following:
 
     def __init__(self, grid, nodes, link, settlement=None, missing=None):
         self.grid, self.nodes, self.link, self.missing, self.name = grid, nodes, link, missing, new_round()
-        self.settings, self.dim = Settings.from_run_config(CONFIG), sum(entry.numel() for entry in model().parameters())
-        self.server = Server(self.settings.params(self.dim, self.name, b"", link), previous=settlement)
+        self.plan = plan_of(CONFIG)
+        self.server = Server(self.plan.params(self.name, b"", link), previous=settlement)
         self.states = {node: copy.deepcopy(grid.contexts[node].state) for node in nodes}
         self.inbox, self.output = dict.fromkeys(range(len(nodes)), b""), set()
 
@@ -117,8 +114,8 @@ class Following:
             node = self.nodes[number]
             if stage >= Kind.MASKED and node == self.missing:
                 continue
-            request = Request(stage, self.name, self.link.round_index, self.dim, number, message, self.link)
-            requests = request_message(node, [request], {"arrays": arrays(model())})
+            request = Request(stage, self.name, self.link.round_index, number, message, self.link)
+            requests = request_message(node, self.plan, [request], {"arrays": arrays(model())})
             self.grid.contexts[node].state = self.states[node]
             reply = self.grid.app(requests, self.grid.contexts[node])
             if reply.has_error():

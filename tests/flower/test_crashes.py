@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 pytest.importorskip("flwr")
+from rqm.flower.federation_folder import FEDERATIONS
 from rqm.ledger.ledger import LEDGER, read
 from rqm.secagg.wire import Kind
 
@@ -49,7 +50,8 @@ def check(folder, ends, kills):
     events = [json.loads(line) for line in (folder / "wire").read_text().splitlines()]
     rounds = {(e["round_index"], e["round"]) for e in events if e["by"] == "server" and e["stage"] >= Kind.MASKED}
     begun = Counter(round_index for round_index, _ in rounds)
-    spent = read(folder / LEDGER).charges
+    (ledger,) = folder.glob(f"state/{FEDERATIONS}/*/*/{LEDGER}")
+    spent = read(ledger).charges
     assert all(spent[round_index] >= count for round_index, count in begun.items())  # no sum that was not paid for
     answers = Counter((e["node"], e["round"], e["stage"]) for e in events if e["by"] == "client")
     assert max(answers.values()) == 1  # nobody answers twice
@@ -69,7 +71,7 @@ def killed(federations, tmp_path, points):
 def events(federations, tmp_path):
     """How many there are when nobody is killed: then all is answered once."""
     ends = federations.run(tmp_path / "all")
-    assert check(tmp_path / "all", ends, 0) == 2 * 5 * 3
+    assert check(tmp_path / "all", ends, 0) == 4 * 5 * 3
     return int((tmp_path / "all" / "count").read_text())
 
 

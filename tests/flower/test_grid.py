@@ -14,7 +14,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from rqm.flower.grid import IsolatingGrid
-from tests.flower import local
+from tests.flower.local_grid import LocalGrid
 
 
 def requests(node):
@@ -83,7 +83,7 @@ def test_what_one_node_sends_is_its_own_loss(grid):
     assert monotonic() - begin < 100  # Flower's own waits until the upload expires, or for hours
 
 
-class Omitting(local.LocalGrid):
+class Omitting(LocalGrid):
     """Like Flower's grid in memory it has no id for a message that could not be sent."""
 
     def push_messages(self, messages):

@@ -10,22 +10,33 @@ from random import Random
 import pytest
 
 pytest.importorskip("flwr")
-from rqm.flower import Settings, client_mod, private_mod
+from flwr.app import Message, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from rqm.flower import client_mod, private_mod
 from rqm.flower.messages import ANSWER_KEY, NEXT_RECORD, RECORD, REFUSAL_KEY, request_message
-from rqm.flower.run_settings import Request
+from rqm.flower.shared_plan import Request
 from rqm.ledger.ledger import LEDGER, read
 from rqm.ledger.node_policy import EPSILONS, LEDGERS, TEMPLATE, NodeGuard, Policy
 from rqm.secagg import ProtocolError, Server, wire
 from rqm.secagg import client as protocol
 from rqm.secagg.masking import sealed_bytes
 from rqm.secagg.wire import STAGES, Kind
-from tests.flower.local import LocalGrid, arrays, give_policies, gradient_app, start, survivors
+from tests.flower.local import (
+    LocalGrid,
+    arrays,
+    give_policies,
+    gradient_app,
+    plan_folder,
+    plan_of,
+    start,
+    survivors,
+)
 from tests.flower.test_attacks import CONFIG, HEADER, answering, body_of
 from tests.secagg.test_malicious_clients import other_secret
 from tests.simulation.small import federation, model
 
-NODES, DIM = 6, sum(value.numel() for value in model().parameters())
-SETTINGS = Settings.from_run_config(CONFIG)
+NODES, PLAN = 6, plan_of(CONFIG)
 LIMITS = (
     TEMPLATE.replace("epsilon = 8.0", "epsilon = 1e6")
     .replace("release_epsilon = 2.0", "release_epsilon = 1e6")
@@ -38,7 +49,7 @@ LIMITS = (
 
 def costs(policy):
     """What a node knows of ε before it works it out: n releases cost n, which is not what is tested here."""
-    mean = policy.counted(SETTINGS.plan.private_mean(DIM)).with_values(delta=policy.delta)
+    mean = policy.counted(PLAN.mean).with_values(delta=policy.delta)
     return json.dumps({mean.fingerprint[:32]: list(range(1, 13))})
 
 
@@ -67,7 +78,7 @@ class Enemy:
         """What a client answers, to one message, to each of the things asked; a reason where it refuses."""
         names = (RECORD, NEXT_RECORD)[: len(requests)]
         content = {"arrays": arrays(model())} if requests[0].stage == Kind.MASKED else {}
-        reply = self.grid.app(request_message(100 + number, requests, content), self.grid.contexts[100 + number])
+        reply = self.grid.app(request_message(100 + number, PLAN, requests, content), self.grid.contexts[100 + number])
         if reply.has_error():
             return [reply.error.reason]
         records = [reply.content.config_records[name] for name in names]
@@ -88,12 +99,12 @@ class Played:
     """A round in which all take part, as an honest server plays it: what is due, and what has come."""
 
     def __init__(self, name, round_index=0):
-        self.name, self.round_index, self.params = name, round_index, SETTINGS.params(DIM, name)
+        self.name, self.round_index, self.params = name, round_index, PLAN.params(name)
         self.server, self.stage, self.inbox = Server(self.params), Kind.KEYS, dict.fromkeys(range(NODES), b"")
         self.heard = set()
 
     def requests(self, number):
-        return Request(self.stage, self.name, self.round_index, DIM, number, self.inbox[number])
+        return Request(self.stage, self.name, self.round_index, number, self.inbox[number])
 
     def hear(self, number, body):
         self.server.receive(body, number)
@@ -251,18 +262,13 @@ def test_nobody_answers_twice_or_unpaid_whatever_is_asked_when(careless, tmp_pat
 
 
 class Coming(LocalGrid):
-    """Nodes who are there when the first round is sampled, the second, and ever after; some of them lie."""
+    """Nodes who are there for the check, when the first round is sampled, the second, and ever after; some lie."""
 
     def __init__(
         self, config, present, wrong=(), silent=lambda node, stage, round_index: False, tamper=lambda *_: None
     ):
-        super().__init__(self.answer, 12, config, silent)
-        self.real, self.present, self.looked, self.tamper = gradient_app(private_mod, federation()), present, 0, tamper
-        self.wrong, self.now = wrong, 0
-
-    def answer(self, message, context):
-        self.now = context.node_id
-        return self.real(message, context)
+        super().__init__(gradient_app(private_mod, federation()), 12, config, silent)
+        self.present, self.looked, self.tamper, self.wrong = present, 0, tamper, wrong
 
     def get_node_ids(self):
         self.looked += 1
@@ -279,9 +285,18 @@ class Coming(LocalGrid):
         return lambda *delivered: other_secret(split, *delivered) if self.now in self.wrong else split(*delivered)
 
 
+class Unaware(FedAvg):
+    """A strategy that does not look which nodes are there."""
+
+    def configure_train(self, server_round, record, config, grid):
+        return [Message(RecordDict({"arrays": record}), dst_node_id=1, message_type="train")]
+
+
 def trained(grid, config, folder, monkeypatch):
     monkeypatch.setattr(protocol.sharing, "split", grid.deal(protocol.sharing.split))
-    return *start(grid, config, folder), read(folder / LEDGER).charges
+    return *start(grid, config, folder, strategy=Unaware(fraction_evaluate=0.0)), read(
+        plan_folder(folder) / LEDGER
+    ).charges
 
 
 def test_a_round_that_is_corrupted_twice_costs_the_next_one_nothing(tmp_path, monkeypatch):
@@ -298,11 +313,11 @@ def test_a_round_that_is_corrupted_twice_costs_the_next_one_nothing(tmp_path, mo
             body[position + 4 + sealed_bytes(2) - 1] ^= len(observed) == 2
         return answering(reply, bytes(body))
 
-    grid = Coming(CONFIG, [range(100, 106), range(102, 108)], wrong={100}, tamper=tamper)
+    grid = Coming(CONFIG, [range(100, 106), range(100, 106), range(102, 108)], wrong={100}, tamper=tamper)
     result, private, spent = trained(grid, CONFIG, tmp_path, monkeypatch)
     assert survivors(result) == [4, 6]
     assert spent == {0: 3, 1: 1}
-    assert list(private.blamed) == [100]
+    assert list(private.run.machine.node_state.blamed) == [100]
 
 
 ALL = {**CONFIG, "rqm.min-survivors": 6}
@@ -310,7 +325,7 @@ ALL = {**CONFIG, "rqm.min-survivors": 6}
 
 def test_a_node_that_is_proved_malicious_costs_the_next_round_nothing(tmp_path, monkeypatch):
     """Without him too few of those are left whom it was prepared with; others are there."""
-    present = [range(100, 106), [100, *range(106, 111)], range(106, 112)]
+    present = [range(100, 106), range(100, 106), [100, *range(106, 111)], range(106, 112)]
     result, _, spent = trained(Coming(ALL, present, wrong={100}), ALL, tmp_path, monkeypatch)
     assert survivors(result) == [0, 6]
     assert spent == {0: 1, 1: 1}
@@ -331,6 +346,6 @@ def test_a_round_that_could_not_be_prepared_is_nobodys_participation(at, change,
     result, _, spent = trained(grid, config, tmp_path, monkeypatch)
     assert survivors(result) == [6, 6]
     assert spent == {0: 1, 1: 1}
-    fields = json.loads((tmp_path / "participants.json").read_text())
+    fields = json.loads((plan_folder(tmp_path) / "participants.json").read_text())
     assert fields == {str(node): 1 for node in range(100, 112)}
     assert sum(stage == Kind.MASKED for stage, _ in grid.observed) == 12

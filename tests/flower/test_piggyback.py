@@ -6,11 +6,10 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from rqm.flower.messages import NEXT_RECORD, REFUSAL_KEY, request_message
-from rqm.flower.run_settings import Request
+from rqm.flower.shared_plan import Request
 from rqm.secagg.wire import Kind
-from tests.flower.local import start, survivors
+from tests.flower.local import plan_of, start, survivors
 from tests.flower.test_attacks import CONFIG, ODD, Tampered, answering, train
-from tests.simulation.small import model
 
 
 @pytest.mark.parametrize("odd", [*ODD, None], ids=str)
@@ -24,7 +23,7 @@ def test_odd_replies_to_the_next_round_cost_a_place_in_that_one(odd, tmp_path):
     assert survivors(train(tmp_path, tamper)[0]) == [6, 5]
 
 
-def test_a_refusal_of_the_next_round_is_told_and_leaves_this_one_alone(tmp_path):
+def test_a_refusal_of_the_next_round_is_told_and_leaves_this_one_alone(tmp_path, caplog):
     def tamper(reply, node, now):
         if node != 103 or now != Kind.ACKS or NEXT_RECORD not in reply.content:
             return None
@@ -32,9 +31,9 @@ def test_a_refusal_of_the_next_round_is_told_and_leaves_this_one_alone(tmp_path)
             reply, RecordDict({"rqm": reply.content["rqm"], NEXT_RECORD: ConfigRecord({REFUSAL_KEY: "rqm: no"})})
         )
 
-    result, private, _ = train(tmp_path, tamper)
+    result, _, _ = train(tmp_path, tamper)
     assert survivors(result) == [6, 5]
-    assert private.refusals == {103: "it says 'rqm: no'"}
+    assert "node 103 is lost in this round: it says 'rqm: no'" in caplog.text
 
 
 def test_a_vector_is_asked_for_by_itself(tmp_path):
@@ -77,8 +76,8 @@ def test_a_node_knows_of_two_rounds_at_most_and_of_none_that_is_over(tmp_path):
     start(grid, config, tmp_path)
     assert [entry for entry in saved_values if entry] == [{1}, {1}, {1}, {2}, {1}, {1}, {2}, {1}, {1}, {1}, {0}]
     node, name = 100, b"another round, never ended, "
-    dim = sum(value.numel() for value in model().parameters())
+    plan = plan_of(config)
     for k in range(5):
-        requests = request_message(node, [Request(Kind.KEYS, name + bytes([k]), 0, dim, 0, b"")])
+        requests = request_message(node, plan, [Request(Kind.KEYS, name + bytes([k]), 0, 0, b"")])
         assert not grid.app(requests, grid.contexts[node]).has_error()
     assert len(grid.contexts[node].state.config_records["rqm"]) == 2

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from rqm import RQM
 from rqm.flower.node_state import NodeState
 from rqm.flower.round_machine import RoundMachine, State
 from rqm.flower.run_settings import Settings
@@ -16,15 +17,10 @@ from rqm.secagg.wire import Kind
 from tests.secagg.test_malicious_clients import dealing_wrongly, other_secret
 
 DIM = 5
-CONFIG = {
-    "rqm.clients": 5,
-    "rqm.rounds": 3,
-    "rqm.min-survivors": 4,
-    "rqm.mechanism.mechanism": "rqm",
-    "rqm.mechanism.clip": 0.5,
-    "rqm.sends": "gradient",
-}
-SETTINGS = Settings.from_run_config(CONFIG)
+SETTINGS = Settings(
+    epsilon=1e6, clients=5, rounds=3, min_survivors=4, mechanism=RQM(clip=0.5), l2_clip=2.0, failure_share=0.0
+)
+PLAN = SETTINGS.plan(("w",), DIM)
 STATES = [State.KEYS, State.SHARES, State.VECTORS, State.ACKS, State.REVEAL]
 
 
@@ -45,20 +41,18 @@ class Run:
     """A machine with honest clients at its nodes; the silent ones do not answer."""
 
     def __init__(self, folder, nodes=range(10, 15), **ledger):
-        self.mean, self.ledger, self.clients, self.states = SETTINGS.mean(DIM), CountingLedger(**ledger), {}, []
-        node_state = NodeState(folder, SETTINGS.plan.participation.max_participations)
+        self.ledger, self.clients, self.states = CountingLedger(**ledger), {}, []
+        node_state = NodeState(folder, PLAN.mean.participation.max_participations)
         self.nodes = list(nodes)
-        self.machine = RoundMachine(
-            SETTINGS, self.mean, self.ledger, node_state, None, lambda: self.nodes, rounds=CONFIG["rqm.rounds"]
-        )
+        self.machine = RoundMachine(PLAN, self.ledger, node_state, None, lambda: self.nodes, rounds=3)
 
     def answer(self, node, request):
         if request.stage == Kind.KEYS:
-            params = SETTINGS.params(DIM, request.round_name)
+            params = PLAN.params(request.round_name)
             self.clients[node, request.round_name] = Client(params, request.client)
         client = self.clients[node, request.round_name]
         vector = np.full(DIM, node / 100, dtype=np.float32)
-        return client.answer(request.stage, request.message, lambda: self.mean.encode(vector, SecureRandom()))
+        return client.answer(request.stage, request.message, lambda: PLAN.mean.encode(vector, SecureRandom()))
 
     def exchange(self, silent=()):
         self.states.append(self.machine.state)
@@ -159,7 +153,7 @@ def test_a_hostile_answer_raises_the_protocols_error_and_costs_nobody_else_anyth
         with pytest.raises(ProtocolError):
             run.machine.receive(first, answer)
     with pytest.raises(ProtocolError, match="no request"):
-        run.machine.receive(type(first)(Kind.KEYS, b"another", 0, DIM, 0, b""), good)
+        run.machine.receive(type(first)(Kind.KEYS, b"another", 0, 0, b""), good)
     run.clients.clear()
     while not run.machine.has_ended:
         run.exchange(silent=(run.nodes[0],) if run.machine.state == State.KEYS else ())

@@ -25,6 +25,7 @@ PLAN = make_plan(
     rounds=50,
     transforms=Transforms(l2_clip=1.0, rotate=True),
 )
+MEAN = PLAN.private_mean(500)
 POLICY_OF = Policy(
     epsilon=3.0,
     delta=1e-6,
@@ -66,9 +67,12 @@ def test_the_template_is_a_policy(tmp_path):
         ({"transforms": Transforms(l2_clip=1.5, rotate=True)}, "l2_clip = 1.5: must be at most 1.0"),
         (
             {"mechanism": StochasticRounding(clip=0.2, levels=2**14, margin=0.0)},
-            r"ε for a release = .*: must be at most 2.0",
+            r"release_epsilon = .* at this node's δ = 1e-06: must be at most 2.0",
         ),
-        ({"mechanism": RQM(clip=0.2, margin=3.0)}, r"ε for a release = .*: must be at most 2.0"),
+        (
+            {"mechanism": RQM(clip=0.2, margin=3.0)},
+            r"release_epsilon = .* at this node's δ = 1e-06: must be at most 2.0",
+        ),
         ({"mechanism": Gaussian(5.0)}, "mechanism = gaussian: must be one of rqm"),
     ],
 )
@@ -120,22 +124,19 @@ def test_few_survivors_do_not_hide_who_may_be_corrupt():
 
 
 def test_what_was_paid_is_counted_by_what_the_owner_believes_now(guard):
-    guard.charge(PLAN.private_mean(500), 0)
+    guard.charge(MEAN, 0)
     doubting = replace(POLICY_OF, honest_clients=10)
-    wary = change_plan(PLAN, honest_clients=10, min_survivors=16)
-    costs = [
-        doubting.counted(plan.private_mean(500)).with_values(delta=0.5e-6).account({0: 1}).epsilon
-        for plan in (PLAN, wary)
-    ]
-    before = POLICY_OF.counted(PLAN.private_mean(500)).with_values(delta=0.5e-6).account({0: 1}).epsilon
+    wary = change_plan(PLAN, honest_clients=10, min_survivors=16).private_mean(500)
+    costs = [doubting.counted(mean).with_values(delta=0.5e-6).account({0: 1}).epsilon for mean in (MEAN, wary)]
+    before = POLICY_OF.counted(MEAN).with_values(delta=0.5e-6).account({0: 1}).epsilon
     assert before < costs[0]
     for most, good in ((sum(costs) * 1.001, True), ((before + sum(costs) + costs[1]) / 2, False)):
         guard = NodeGuard(replace(doubting, epsilon=most), guard.home)
         if good:
-            guard.allow(wary.private_mean(500), b"1")
+            guard.allow(wary, b"1")
         else:
-            with pytest.raises(PolicyError, match="ε for ever"):
-                guard.allow(wary.private_mean(500), b"2")
+            with pytest.raises(PolicyError, match=r"epsilon = .* of all releases at this node's δ = 1e-06: must be"):
+                guard.allow(wary, b"2")
 
 
 def test_a_round_has_no_more_clients_than_the_roster(tmp_path):
@@ -143,7 +144,7 @@ def test_a_round_has_no_more_clients_than_the_roster(tmp_path):
     (tmp_path / "roster.txt").write_text("\n".join(key.hex() for key in keys))
     policy = replace(POLICY_OF, trust_server_with_keys=False, roster=tmp_path / "roster.txt")
     with pytest.raises(PolicyError, match="clients = 20: must be at most 19, the clients in the roster"):
-        NodeGuard(policy, tmp_path).allow(PLAN.private_mean(500), b"1")
+        NodeGuard(policy, tmp_path).allow(MEAN, b"1")
 
 
 def test_nobody_waits_while_a_cost_is_worked_out(guard, monkeypatch):
@@ -154,58 +155,60 @@ def test_nobody_waits_while_a_cost_is_worked_out(guard, monkeypatch):
         afford(self, mean, counts)
         asked.append(sum(count for _, count in counts))
         if len(asked) == 1:
-            guard.charge(PLAN.private_mean(500), 7)
+            guard.charge(MEAN, 7)
 
     monkeypatch.setattr(NodeGuard, "_check_budget", slow)
-    guard.charge(PLAN.private_mean(500), 0)
+    guard.charge(MEAN, 0)
     assert asked == [1, 1, 2]
     (path,) = guard.folder.glob("*/ledger.jsonl")
     assert verify(path).charges == 2
 
 
 def test_a_round_is_begun_once(guard):
-    guard.allow(PLAN.private_mean(500), b"1")
-    guard.allow(PLAN.private_mean(500), b"2")
+    guard.allow(MEAN, b"1")
+    guard.allow(MEAN, b"2")
     with pytest.raises(PolicyError, match="a round that it has begun before"):
-        NodeGuard(POLICY_OF, guard.home).allow(PLAN.private_mean(500), b"1")
+        NodeGuard(POLICY_OF, guard.home).allow(MEAN, b"1")
 
 
 def test_a_ledger_that_was_begun_and_never_written_counts_nothing(guard):
     """Its process was killed before the first line was whole."""
-    guard.charge(PLAN.private_mean(500), 0)
+    guard.charge(MEAN, 0)
     (path,) = guard.folder.glob("*/ledger.jsonl")
     for name, text in (("one", b""), ("two", path.read_bytes()[:30])):
         (guard.folder / name).mkdir()
         (guard.folder / name / "ledger.jsonl").write_bytes(text)
-    guard.charge(PLAN.private_mean(500), 1)
+    guard.charge(MEAN, 1)
     assert verify(path).charges == 2
 
 
 def test_a_node_counts_for_itself(guard):
     """Whatever the server says of turns, of participations or of who is honest."""
     for turn in (0, 0, 7):
-        guard.allow(PLAN.private_mean(500), os.urandom(8))
-        guard.charge(PLAN.private_mean(500), turn)
+        guard.allow(MEAN, os.urandom(8))
+        guard.charge(MEAN, turn)
     with pytest.raises(PolicyError, match="max_participations = 4: must be at most 3"):
         guard.allow(change_plan(PLAN, max_participations=1, honest_clients=14, delta=0.1).private_mean(500), b"4")
     (path,) = guard.folder.glob("*/ledger.jsonl")
     assert verify(path).max_participations == 3
     found, _ = account_ledger(path)
-    assert found.epsilon == pytest.approx(POLICY_OF.counted(PLAN.private_mean(500)).account(Counter({0: 3})).epsilon)
+    assert found.epsilon == pytest.approx(POLICY_OF.counted(MEAN).account(Counter({0: 3})).epsilon)
     assert (found.delta, found.min_honest) == (1e-6, 10)  # of 15 survivors
 
 
 def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
-    other = change_plan(PLAN, mechanism=RQM(clip=0.2, margin=61.0))
+    other = change_plan(PLAN, mechanism=RQM(clip=0.2, margin=61.0)).private_mean(500)
     policy = replace(POLICY_OF, max_participations=100)
     guard = NodeGuard(policy, guard.home)
-    turn, plans = 0, (PLAN, other)
+    turn, means = 0, (MEAN, other)
     with suppress(PolicyError):
         for turn in range(100):
-            guard.charge(plans[turn % 2].private_mean(500), turn)
-    with pytest.raises(PolicyError, match=r"ε for ever = .*: must be at most 3.0"):
-        guard.allow(plans[turn % 2].private_mean(500), b"1")
-    alone, both = (policy.counted(PLAN.private_mean(500)).with_values(delta=d).account for d in (1e-6, 0.5e-6))
+            guard.charge(means[turn % 2], turn)
+    with pytest.raises(
+        PolicyError, match=r"epsilon = .* of all releases at this node's δ = 1e-06: must be at most 3.0"
+    ):
+        guard.allow(means[turn % 2], b"1")
+    alone, both = (policy.counted(MEAN).with_values(delta=d).account for d in (1e-6, 0.5e-6))
     assert alone({0: 1}).epsilon < 2.0
     assert turn >= 2
     assert 2 * both({0: (turn + 1) // 2}).epsilon < 3.0 * 1.05
@@ -216,7 +219,7 @@ def test_epsilon_is_for_ever_and_over_all_kinds_of_rounds(guard):
     ("old", "new", "message"),
     [
         ("epsilon = 8.0", "epsilon = -1", "epsilon = -1"),
-        ("delta = 1e-6", "delta = 2", "delta = 2"),
+        ("delta = 1e-5", "delta = 2", "delta = 2"),
         ("honest_fraction = 0.8", "honest_clients = 30", "honest_clients = 30: must be"),
         ("honest_fraction = 0.8", "honest_clients = 16\nhonest_fraction = 0.8", "only one"),
         ("honest_fraction = 0.8", "honest_fraction = 1.0", "honest_fraction = 1.0: must be above 0 and below 1"),
@@ -270,3 +273,16 @@ def test_only_so_many_words_trust_the_server_with_everything(text, trusts, tmp_p
     else:
         with pytest.raises(PolicyError):
             NodeGuard.of({"rqm-policy": str(tmp_path / POLICY)})
+
+
+def test_a_plan_is_certified_without_beginning_a_round(guard):
+    """As before the first round; nothing is charged, and the round can begin afterwards."""
+    guard.certify(MEAN)
+    guard.certify(MEAN)
+    assert not list(guard.folder.glob("*/*"))
+    with pytest.raises(PolicyError, match="clients = 2: must be at least 20"):
+        guard.certify(change_plan(PLAN, clients=2, min_survivors=2, honest_clients=None).private_mean(500))
+    for round_index in range(3):
+        guard.charge(MEAN, round_index)
+    with pytest.raises(PolicyError, match="max_participations = 4: must be at most 3"):
+        guard.certify(MEAN)

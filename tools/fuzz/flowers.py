@@ -1,6 +1,7 @@
-"""Flower's records at both ends: what a node is sent, and what it answers, by mod and strategy alone."""
+"""Flower's records at both ends: what a node is sent, its plan included, and what it answers, by mod and strategy."""
 
 import copy
+import json
 import logging
 import os
 import shutil
@@ -12,23 +13,25 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
-from rqm.flower import PrivateStrategy, Settings, private_mod
+from rqm.flower import PrivateStrategy, RunFailedError, Settings, private_mod
+from rqm.flower.messages import PLAN_RECORD
 from rqm.ledger.node_policy import POLICY, TRUSTING
 from tools.fuzz.mutate import damaged
 from tools.fuzz.target import Target
 
 NODES = 4
 CONFIG: dict[str, Any] = {
+    "rqm.epsilon": 1e6,
     "rqm.clients": NODES,
     "rqm.rounds": 1,
     "rqm.mechanism.mechanism": "rqm",
     "rqm.mechanism.clip": 0.5,
     "rqm.threshold": 2,
     "rqm.min-survivors": 3,
-    "rqm.sends": "gradient",
-    "rqm.device": "cpu",
+    "rqm.stage-timeout": 0.01,
 }
 ODD: tuple[Any, ...] = (
     *(0, 1, -1, 3, 10**6, 2**31, 2**63, 2**64, -(2**70), 0.0, 1.5, float("nan"), float("inf"), True, False),
@@ -43,7 +46,7 @@ def model() -> ArrayRecord:
 
 
 def app() -> ClientApp:
-    """Returns the model as its gradient."""
+    """Returns the model as it came."""
     made = ClientApp(mods=[private_mod])
 
     @made.train()
@@ -100,7 +103,7 @@ def asked(node: int, content: RecordDict) -> Message:
 def changed(content: RecordDict, rng: Random) -> RecordDict:
     """Records with something missing, extra, or wrong."""
     out: dict[str, Any] = dict(content)
-    name = rng.choice(list(out) or ["rqm"])
+    name = rng.choice([*out, *([PLAN_RECORD] if PLAN_RECORD in out else [])] or ["rqm"])
     kind, record = rng.random(), out.get(name)
     if kind < 0.05:
         out.pop(name, None)
@@ -125,11 +128,30 @@ def _config(record: ConfigRecord, rng: Random) -> ConfigRecord:
         value, kind = values.get(key), rng.random()
         if isinstance(value, bytes) and kind < 0.6:
             values[key] = damaged(value, rng)
+        elif isinstance(value, str) and kind < 0.6:
+            values[key] = _changed_text(value, rng)
         elif kind < 0.75:
             values.pop(key, None)
         else:
             values[key] = rng.choice(ODD)
     return ConfigRecord(values)
+
+
+def _changed_text(text: str, rng: Random) -> str:
+    """A plan with one value changed, or with characters that are not what they were."""
+    try:
+        values = json.loads(text)
+    except ValueError:  # it was changed before
+        values = None
+    if not values or not isinstance(values, dict) or rng.random() < 0.2:
+        return damaged(text.encode(), rng).decode("utf-8", "replace")
+    table: Any = values
+    key = rng.choice(list(table))
+    while isinstance(table[key], dict | list) and table[key] and rng.random() < 0.8:
+        table = table[key]
+        key = rng.choice(list(table) if isinstance(table, dict) else range(len(table)))
+    table[key] = rng.choice((None, True, 0, -1, 1, 2.5, 10**30, 1e308, "x", "", [], {}, [1], {"x": 1}, [[]]))
+    return json.dumps(values)
 
 
 class Quiet(Target):
@@ -146,16 +168,18 @@ class Quiet(Target):
 
     def forget(self) -> None:
         """Let a message be answered again, by nodes that take what the server says."""
-        for name in ("state", "run"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+        shutil.rmtree(self.folder / "state", ignore_errors=True)
         (self.folder / "state").mkdir()
         (self.folder / "state" / POLICY).write_text(TRUSTING)
 
     def round(self, grid: Grid) -> Any:
         """A whole run, of one round."""
         self.forget()
-        strategy = PrivateStrategy(self.settings, folder=self.folder / "run", stage_timeout=0.01)
-        return strategy.start(grid, model())
+        strategy = PrivateStrategy(FedAvg(fraction_evaluate=0.0), self.settings, federation="fuzzed")
+        try:
+            return strategy.start(grid, model())
+        except RunFailedError:  # too few can take part, or no round is released
+            return None
 
 
 class ToNode(Quiet):
@@ -175,14 +199,15 @@ class ToNode(Quiet):
             return content
 
         grid.told = keep
-        self.round(grid)
+        if self.round(grid) is None:
+            raise AssertionError("a good run fails")
         self.app = app()
         for content, state in self.kept:
             self.forget()
             if self.app(asked(100, RecordDict(dict(content))), context(0, copy.deepcopy(state))).has_error():
                 raise AssertionError("a good message is refused")
-        if len(self.kept) < 5:
-            raise AssertionError(f"{len(self.kept)} stages: must be five")
+        if len(self.kept) < 6:
+            raise AssertionError(f"{len(self.kept)} messages: must be a check and five stages")
 
     def attack(self, rng: Random) -> None:
         """A bad message; or a good one to a node with a bad state."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
+
+from rqm.flower.vector_layout import FloatVector
 
 NOT_TRAINED = ("running_mean", "running_var", "num_batches_tracked")
 """The ends of the names of batch normalization's buffers in PyTorch."""
-FloatVector = npt.NDArray[np.floating]
 
 
 @final
@@ -84,7 +84,7 @@ class TrainedArrays:
             The vector.
 
         Raises:
-            ValueError: If an array is missing, or has another shape.
+            ValueError: If an array is missing, has another shape, or is not of floats.
         """
         chunks = []
         for name in self.names:
@@ -93,6 +93,8 @@ class TrainedArrays:
             values = record[name].numpy()
             if like is not None and values.shape != like[name].numpy().shape:
                 raise ValueError(f"{name}: has shape {values.shape}: must be {like[name].numpy().shape}")
+            if values.dtype.kind != "f":
+                raise ValueError(f"{name}: has dtype {values.dtype}: must be floats")
             chunks.append(values.reshape(-1).astype(np.float64))
         return np.concatenate(chunks)
 

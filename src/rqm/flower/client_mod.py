@@ -167,6 +167,10 @@ class _Node:
         """What a node says before the first round. It depends on the plan, the policy and the app, on no data."""
         if self.app is not None:
             self.app.check(message)
+        elif any(metric.is_evaluation for metric in plan.layout.metrics):  # a mod of train does not reach evaluate
+            raise ProtocolError(
+                "rqm.eval-metrics: need a PrivateClientApp, not private_mod, which wraps training alone"
+            )
         if guard is not None:
             guard.certify(plan.mean)
         return ConfigRecord({SIMULATED_KEY: guard is None})

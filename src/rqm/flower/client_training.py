@@ -10,11 +10,11 @@ from flwr.app import ArrayRecord, Context, Message, MessageType, MetricRecord, R
 
 from rqm.core.base import BaseMean
 from rqm.core.record_mean import RecordSum
-from rqm.correlated.noise import NoiseState
-from rqm.flower.arrays import FloatVector, TrainedArrays
+from rqm.correlated.scheme import NoiseState
+from rqm.flower.arrays import TrainedArrays
 from rqm.flower.messages import PLAN_RECORD
 from rqm.flower.shared_plan import SharedPlan
-from rqm.flower.vector_layout import Metric
+from rqm.flower.vector_layout import FloatVector, Metric
 from rqm.randomness import SecureRandom
 from rqm.secagg import ProtocolError
 

@@ -188,7 +188,8 @@ class PrivateRun:
         if not self.has_begun:
             return {}
         epsilon = self.guard.epsilon() if self.guard.has_running_epsilon else None
-        return {"survivors": self.machine.survivors} | ({} if epsilon is None else {"epsilon": epsilon})
+        survivors = self.machine.survivors if self._report is not None else 0
+        return {"survivors": survivors} | ({} if epsilon is None else {"epsilon": epsilon})
 
     # -- beginning --------------------------------------------------------------------------------
 

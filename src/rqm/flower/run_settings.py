@@ -141,6 +141,11 @@ class Settings:
             values["rounds"] = config[ROUNDS_KEY]
         for name in ("train_metrics", "eval_metrics"):
             if name in values:
+                if not isinstance(values[name], dict):
+                    raise ValueError(
+                        f"{KEY_PREFIX}{name.replace('_', '-')} = {shown(values[name])}: must be a table of metrics and "
+                        "their bounds"
+                    )
                 values[name] = {metric: _bounds(name, metric, text) for metric, text in values[name].items()}
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(values["mechanism"])

@@ -159,7 +159,7 @@ class PrivateStrategy(Strategy):
             RunFailedError: If the run cannot begin, must stop, or releases nothing.
         """
         signature = inspect.signature(self.strategy.start)
-        arguments = signature.bind(grid, *args, **kwargs).arguments
+        arguments = signature.bind_partial(grid, *args, **kwargs).arguments
         if "num_rounds" in signature.parameters:
             rounds = arguments.get("num_rounds")
             if rounds is None:

@@ -6,14 +6,15 @@ of C²: it lies within ±C√s. The update is clipped to C√(1 − Σs). A clie
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import sqrt
+from math import inf, isnan, sqrt
 from typing import Any, NamedTuple, Self, final
 
 import numpy as np
+import numpy.typing as npt
 
 from rqm._util.checks import known_keys, real, whole
-from rqm.flower.arrays import FloatVector
 
+FloatVector = npt.NDArray[np.floating]
 MAX_TOTAL_SHARE = 0.5
 """The largest part of C² that metrics and the failure count may take together."""
 
@@ -95,6 +96,7 @@ class VectorLayout:
         whole("size", self.size, 1)
         for name in ("metric_share", "failure_share"):
             real(name, getattr(self, name), "at least 0 and below 1", 0, 1, closed="[")
+        real("l2_clip", self.l2_clip, "a positive finite number", 0, inf)
         if not self.update_share >= 1 - MAX_TOTAL_SHARE:
             raise ValueError(
                 f"metric_share = {self.metric_share:g}, failure_share = {self.failure_share:g}: with "
@@ -132,10 +134,13 @@ class VectorLayout:
         """
         if update.shape != (self.size,) or not np.isfinite(update).all():
             raise ValueError(f"training returned {update.size} values: must be {self.size} finite ones")
-        length = float(np.linalg.norm(update))
+        largest = float(np.abs(update).max())
+        length = largest * float(np.linalg.norm(update / largest)) if largest else 0.0  # squares could overflow
         bound = self.l2_clip * sqrt(self.update_share)
         scale = min(1.0, bound / length) if length else 1.0
         if self.weight:
+            if isnan(weight):
+                raise ValueError(f"{self.weight} = {weight}: must be a number")
             scale *= min(max(weight, 0.0), self.max_weight) / self.max_weight
         return self._joined(update * scale, [metric.centered(metrics[metric]) for metric in self.metrics], 0.0)
 
