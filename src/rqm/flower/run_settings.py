@@ -11,7 +11,7 @@ from rqm.accounting.participation import default_delta
 from rqm.bounds import Bound, Neighboring, compose, epsilon, gaussian_epsilon, gaussian_mu, smallest_mu
 from rqm.core.base import BaseMean
 from rqm.core.search import Noise, private_mean, private_record_mean
-from rqm.correlated.noise import CorrelatedNoise
+from rqm.correlated.scheme import NoiseScheme
 from rqm.flower.shared_plan import SharedPlan
 from rqm.flower.vector_layout import Metric, VectorLayout
 from rqm.mechanisms.base import Mechanism
@@ -150,7 +150,7 @@ class Settings:
         if "mechanism" in values:
             values["mechanism"] = mechanism_from_dict(values["mechanism"])
         if not isinstance(values.get("noise", ""), str):
-            values["noise"] = CorrelatedNoise.of(values["noise"])
+            values["noise"] = NoiseScheme.of(values["noise"])
         return cls(**values)
 
     def layout(self, size: int) -> VectorLayout:
