@@ -39,7 +39,7 @@ def test_figure_1_has_the_pmfs_and_one_draw_of_the_kept_levels(tmp_path):
 def test_divergence_figures_have_paper_attained_and_certified_values(tmp_path, monkeypatch):
     """Runs all of the drawing code with fewer points."""
     monkeypatch.setattr(paper_figures, "PLOTTED_CLIENTS", (1, 3, 6))
-    monkeypatch.setattr(paper_figures, "PLOTTED_ORDERS", (2, 8, 1000))
+    monkeypatch.setattr(paper_figures, "FIGURE_ORDERS", (2, 8, 1000))
     monkeypatch.setattr(paper_figures, "PAPER_CLIENTS", 4)
     steps = []
     _, rows = draw("renyi-theta25", tmp_path, lambda: steps.append(1))

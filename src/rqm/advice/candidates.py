@@ -43,14 +43,8 @@ CORRELATED_NAME = "correlated noise"
 """The name of the candidate with correlated noise."""
 MAX_CORRELATED_ROUNDS, MAX_CORRELATED_WINDOW = 3000, 300
 """Rounds, and rounds from one participation to the next, up to which a certificate takes seconds."""
-MAX_VQSGD_DIM = 2**16
-"""Coordinates up to which vqSGD is a candidate: its messages and the root of its noise grow with them."""
 MAX_LATTICE_CLIENTS, MAX_LATTICE_RELEASES, MAX_LATTICE_LEVELS = 64, 16, 16
 """Clients, released coordinates and outcomes up to which a lattice table is optimized for the sum."""
-CHOICE_PART = 0.1
-"""What the choice of coordinates adds to the mean squared error where no limit of bits says otherwise."""
-SUBSET_KINDS = ("rounding", "pbm", "discrete-gaussian")
-"""Mechanisms for some coordinates. Skellam and binomial noise differ from the discrete Gaussian by too little."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,7 +327,9 @@ def _sum_searches(request: Request) -> NamedSearches:
         is_small = clients <= MAX_LATTICE_CLIENTS and request.dim * request.releases <= MAX_LATTICE_RELEASES
         if is_small and request.levels > 2 and request.threat_model.adversary == "server":
             yield "lattice table", lambda: _lattice_candidate(request)
-        if request.dim <= MAX_VQSGD_DIM:
+        # Coordinates up to which vqSGD is a candidate: its messages and the root of its noise grow with them.
+        max_vqsgd_dim = 2**16
+        if request.dim <= max_vqsgd_dim:
             yield "vqSGD", partial(_calibrated, VQSGD(), request)
     yield "local Gaussian", lambda: _gaussian_candidate(request, is_local=True)
     yield "trusted server's Gaussian", lambda: _gaussian_candidate(request, is_local=False)
@@ -480,7 +476,10 @@ def _subset_searches(request: Request) -> NamedSearches:
             deviation=sent.gaussian_noise * sent.l2_clip / sent.clip,
             options={"bits": wire_bits},
         )
-        for name, first in _proposals(SUBSET_KINDS, ask, sent.clip):
+        # Mechanisms for some coordinates. Skellam and binomial noise differ from the discrete Gaussian by too
+        # little.
+        subset_kinds = ("rounding", "pbm", "discrete-gaussian")
+        for name, first in _proposals(subset_kinds, ask, sent.clip):
             if first.discrete.sum_bits(clients) == wire_bits:
                 yield f"{name}, {wire_bits}-bit sums", partial(_subset_candidate, first, sent, request)
     yield "trusted server's Gaussian", lambda: _gaussian_candidate(request, is_local=False)
@@ -493,7 +492,9 @@ def _count(request: Request, wire_bits: int) -> int:
     total = padded(request.dim)
     length = request.mean_length or 1.0
     noise = request.gaussian_noise / request.participation.clients / length
-    return ceil(total / (1 + CHOICE_PART * total * noise**2))
+    # What the choice of coordinates adds to the mean squared error where no limit of bits says otherwise.
+    choice_part = 0.1
+    return ceil(total / (1 + choice_part * total * noise**2))
 
 
 def _subset_candidate(first: Mechanism, sent: Request, request: Request) -> Candidate:

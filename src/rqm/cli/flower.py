@@ -40,32 +40,38 @@ def check(
     from rqm._util.files import write_atomically
     from rqm.flower.app_check import check_app
 
-    found = check_app(folder, clients=clients, epsilon=epsilon)
-    lines = [f"{path}: changes" for path in found.edits]
-    if is_written and found.edits:
-        for path, text in found.edits.items():
+    result = check_app(folder, clients=clients, epsilon=epsilon)
+    lines = [f"{path}: changes" for path in result.edits]
+    if is_written and result.edits:
+        for path, text in result.edits.items():
             write_atomically(path, text.encode())
-        lines = [f"{path}: written" for path in found.edits]
-    notes = [f"Problem: {problem}" for problem in found.problems] + [f"Note: {change}" for change in found.changes]
+        lines = [f"{path}: written" for path in result.edits]
+    notes = [f"Problem: {problem}" for problem in result.problems] + [f"Note: {change}" for change in result.changes]
     facts: dict[str, object] = {
-        "strategy": found.strategy,
-        "arrays": [dict(zip(("name", "shape", "dtype", "role"), row, strict=True)) for row in found.arrays],
-        "problems": found.problems,
-        "changes": found.changes,
-        "files": [str(path) for path in found.edits],
+        "strategy": result.strategy,
+        "arrays": [dict(zip(("name", "shape", "dtype", "role"), row, strict=True)) for row in result.arrays],
+        "problems": result.problems,
+        "changes": result.changes,
+        "files": [str(path) for path in result.edits],
     }
-    if found.plan is None:
+    if result.plan is None:
         sentence = f"{folder}: cannot run privately yet."
     else:
-        guarantee = found.plan.mean.guarantee()
-        facts |= {"epsilon": guarantee.epsilon, "delta": guarantee.delta, "noise_over_clip": found.noise_over_clip}
-        sentence = f"{found.strategy}, {found.plan.layout.size} trained values: {guarantee.headline}."
-        notes.insert(0, f"Noise in a round's mean update: {found.noise_over_clip:.3g} times the clip of an update.")
+        guarantee = result.plan.mean.guarantee()
+        facts |= {"epsilon": guarantee.epsilon, "delta": guarantee.delta, "noise_over_clip": result.noise_over_clip}
+        sentence = f"{result.strategy}, {result.plan.layout.size} trained values: {guarantee.headline}."
+        notes.insert(0, f"Noise in a round's mean update: {result.noise_over_clip:.3g} times the clip of an update.")
         unit = guarantee.threat_model.unit
         notes += [f"It assumes that {assumption.text(unit)}." for assumption in guarantee.assumptions]
-    rows = [row for row in found.arrays if len(found.arrays) <= 20 or row[3] != "trained"]
+    rows = [row for row in result.arrays if len(result.arrays) <= 20 or row[3] != "trained"]
     return Result(
-        facts, sentence, rows, ("array", "shape", "dtype", "in a private run"), notes, lines, 1 if found.problems else 0
+        facts,
+        sentence,
+        rows,
+        ("array", "shape", "dtype", "in a private run"),
+        notes,
+        lines,
+        1 if result.problems else 0,
     )
 
 

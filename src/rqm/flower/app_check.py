@@ -100,8 +100,8 @@ def check_app(folder: Path, *, clients: int | None = None, epsilon: float = 8.0)
     has_table = any(key.startswith("rqm.") for key in config)
     if not has_table:
         count = clients or 10
-        table = {"epsilon": epsilon, "clients": count, "survivors": ceil(0.8 * count), "l2_clip": 1.0}
-        result.edits[path] = path.read_text().rstrip("\n") + "\n" + TABLE.format(**table)
+        values = {"epsilon": epsilon, "clients": count, "survivors": ceil(0.8 * count), "l2_clip": 1.0}
+        result.edits[path] = path.read_text().rstrip("\n") + "\n" + TABLE.format(**values)
         config |= _flattened(tomllib.loads(result.edits[path])["tool"]["flwr"]["app"]["config"])
     start = _started(folder, server_name, config, result)
     _check_client(folder, client_name, result)
@@ -137,13 +137,13 @@ def _started(folder: Path, name: str, config: dict[str, Any], result: AppCheck) 
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    before = set(sys.modules)
+    modules = set(sys.modules)
     sys.path.insert(0, str(folder.resolve()))
     try:
         yield
     finally:
         sys.path.remove(str(folder.resolve()))
-        for name in set(sys.modules) - before:
+        for name in set(sys.modules) - modules:
             file = getattr(sys.modules[name], "__file__", None)
             if file and Path(file).is_relative_to(folder.resolve()):
                 del sys.modules[name]

@@ -9,9 +9,6 @@ from flwr.app import Array, ArrayRecord
 
 from rqm.flower.vector_layout import FloatVector
 
-NOT_TRAINED = ("running_mean", "running_var", "num_batches_tracked")
-"""The ends of the names of batch normalization's buffers in PyTorch."""
-
 
 @final
 @dataclass(frozen=True)
@@ -54,7 +51,9 @@ class TrainedArrays:
             names = list(trainable)
         else:
             names = list(record)
-            unclear = [name for name in names if name.endswith(NOT_TRAINED) or record[name].numpy().dtype.kind != "f"]
+            # The ends of the names of batch normalization's buffers in PyTorch.
+            not_trained = ("running_mean", "running_var", "num_batches_tracked")
+            unclear = [name for name in names if name.endswith(not_trained) or record[name].numpy().dtype.kind != "f"]
             if unclear:
                 raise ValueError(
                     f"{unclear[0]}: is no trained array of floats: give model=net, or trainable=[…] with the names of "

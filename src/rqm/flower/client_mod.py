@@ -42,8 +42,6 @@ SETTLEMENT_RECORD = "rqm-settlement"
 """The record of a node's state with what it needs to settle its noise in the next round."""
 SETTLED_MARK = max(STAGES) + 1
 """The mark, after all stages of a round, that the noise which was added in it is settled."""
-PRECONDITION_FAILED = 6
-"""Flower's error code for a mod that refuses a message (`ErrorCode.MOD_FAILED_PRECONDITION`)."""
 
 
 class PrivateClientApp(ClientApp):
@@ -311,7 +309,9 @@ def _round_key(request: Request) -> str:
 
 
 def _error(message: Message, reason: str) -> Message:
-    return Message(Error(PRECONDITION_FAILED, f"rqm: {reason}"), reply_to=message)
+    # Flower's error code for a mod that refuses a message (`ErrorCode.MOD_FAILED_PRECONDITION`).
+    precondition_failed = 6
+    return Message(Error(precondition_failed, f"rqm: {reason}"), reply_to=message)
 
 
 @cache

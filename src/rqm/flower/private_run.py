@@ -34,8 +34,6 @@ from rqm.ledger.budget_guard import Guard
 from rqm.secagg import ProtocolError, Roster
 
 log = logging.getLogger("flwr")
-SURE_DEVIATIONS = 3.0
-"""Standard deviations of noise by which the count of failed clients must exceed one half before a run stops."""
 
 
 class RunFailedError(RuntimeError):
@@ -349,7 +347,10 @@ class PrivateRun:
         assert deviation is not None
         count, rounds = sum(failures for failures, _ in self._failures), len(self._failures)
         clients = sum(clients for _, clients in self._failures)
-        if count - SURE_DEVIATIONS * deviation * sqrt(rounds) > clients / 2:
+        # Standard deviations of noise by which the count of failed clients must exceed one half before a run
+        # stops.
+        sure_deviations = 3.0
+        if count - sure_deviations * deviation * sqrt(rounds) > clients / 2:
             raise RunFailedError(
                 f"training fails on more than half of the clients: {count / rounds:.0f} ± "
                 f"{deviation / sqrt(rounds):.0f} of {clients / rounds:.0f} in a round. Each node's log says why"

@@ -20,7 +20,7 @@ from rqm.flower.vector_layout import VectorLayout
 from rqm.secagg import Params, ProtocolError
 from rqm.secagg.wire import Kind
 
-FORMAT_VERSION = 1
+PLAN_FORMAT = 1
 """The version of `SharedPlan.to_json`, and of the messages of a run."""
 MAX_JSON_LENGTH = 2**24
 """Characters of a plan that a node reads; names of arrays take most of them."""
@@ -111,7 +111,7 @@ class SharedPlan:
     def to_json(self) -> str:
         """Everything as text."""
         values = {
-            "plan_format": FORMAT_VERSION,
+            "plan_format": PLAN_FORMAT,
             "mean": self.mean.to_dict(),
             "trained": list(self.trained),
             "layout": self.layout.to_dict(),
@@ -130,9 +130,9 @@ class SharedPlan:
         if len(text) > MAX_JSON_LENGTH:
             raise ValueError(f"plan: has {len(text)} characters: must be at most {MAX_JSON_LENGTH}")
         values = parse_table(text)
-        if (version := values.pop("plan_format", None)) != FORMAT_VERSION:
+        if (version := values.pop("plan_format", None)) != PLAN_FORMAT:
             raise ValueError(
-                f"plan_format = {shown(version)}: must be {FORMAT_VERSION}: the server and the nodes of a run need the "
+                f"plan_format = {shown(version)}: must be {PLAN_FORMAT}: the server and the nodes of a run need the "
                 "same version of rqm"
             )
         names = ["mean", "trained", "layout", "threshold", "dry_run"]

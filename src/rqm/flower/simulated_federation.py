@@ -14,9 +14,6 @@ from rqm._util.files import write_atomically
 from rqm.flower.federation_folder import simulated_state
 from rqm.ledger.node_policy import POLICY, TRUSTING
 
-STARTUP_SECONDS = 60.0
-"""How long a SuperLink may take to start."""
-
 
 def simulate(app: Path, nodes: int, run_config: str = "") -> int:
     """Run an app with `flwr run` in a SuperLink of its own, which is stopped at the end.
@@ -95,7 +92,8 @@ def _free_ports(count: int) -> list[int]:
 
 def _wait_for(link: "subprocess.Popen[bytes]", ports: tuple[int, int], log: Path) -> None:
     """Wait until a SuperLink accepts connections; which port `flwr` uses depends on its version."""
-    end = monotonic() + STARTUP_SECONDS
+    startup_seconds = 60.0  # How long a SuperLink may take to start.
+    end = monotonic() + startup_seconds
     while monotonic() < end and link.poll() is None:
         for port in ports:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):

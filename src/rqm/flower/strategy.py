@@ -26,13 +26,6 @@ from rqm.flower.run_settings import Settings
 from rqm.secagg import Roster
 
 log = logging.getLogger("flwr")
-NEEDS_SINGLE_UPDATES = (
-    *("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg"),
-    *("FedXgbBagging", "FedXgbCyclic"),
-)
-"""Strategies of Flower's that compare the updates, or losses, of single clients."""
-ADDS_NOISE = "DifferentialPrivacy"
-"""Strategies of Flower's whose names begin so add noise, or clip, themselves."""
 
 
 def private(
@@ -92,11 +85,18 @@ def refuse_strategy(strategy: Strategy) -> None:
     """
     kinds = [kind.__name__ for kind in type(strategy).__mro__ if kind.__module__.startswith(flower_strategies.__name__)]
     for name in kinds:
-        if name in NEEDS_SINGLE_UPDATES:
+        # Strategies of Flower's that compare the updates, or losses, of single clients.
+        needs_single_updates = (
+            *("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg"),
+            *("FedXgbBagging", "FedXgbCyclic"),
+        )
+        if name in needs_single_updates:
             raise ValueError(
                 f"{name}: needs the updates of single clients, which a secure sum hides; use FedAvg or FedAdam"
             )
-        if name.startswith(ADDS_NOISE):
+        # Strategies of Flower's whose names begin so add noise, or clip, themselves.
+        adds_noise = "DifferentialPrivacy"
+        if name.startswith(adds_noise):
             raise ValueError(f"{name}: clips or adds noise itself; wrap the strategy that it wraps")
     if "FedAvg" not in kinds:
         log.info("rqm: %s gets one reply a round: the mean of all clients, of weight 1", type(strategy).__name__)

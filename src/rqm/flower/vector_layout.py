@@ -15,8 +15,6 @@ import numpy.typing as npt
 from rqm._util.checks import known_keys, real, whole
 
 FloatVector = npt.NDArray[np.floating]
-MAX_TOTAL_SHARE = 0.5
-"""The largest part of C² that metrics and the failure count may take together."""
 
 
 @final
@@ -97,11 +95,11 @@ class VectorLayout:
         for name in ("metric_share", "failure_share"):
             real(name, getattr(self, name), "at least 0 and below 1", 0, 1, closed="[")
         real("l2_clip", self.l2_clip, "a positive finite number", 0, inf)
-        if not self.update_share >= 1 - MAX_TOTAL_SHARE:
+        if not self.update_share >= 0.5:  # or updates are hardly sent
             raise ValueError(
                 f"metric_share = {self.metric_share:g}, failure_share = {self.failure_share:g}: with "
                 f"{len(self.metrics)} metrics they take {1 - self.update_share:.3g} of the squared clip: must be at "
-                f"most {MAX_TOTAL_SHARE}"
+                "most 0.5"
             )
         real("max_weight", self.max_weight, "a positive finite number", 0, 1e300)
         real(

@@ -30,14 +30,8 @@ from rqm.mechanisms.table_mechanism import TableMechanism
 
 MAX_STEPS = 16_383
 """Limits the table of all levels, which is made only where it is asked for."""
-NOISE_PER_BIT = 0.01
-"""The relative increase of the noise that one bit less is worth."""
 EXCESS_OF_STEPS, EXCESS_OF_CORRELATED_STEPS = 2.0, 5.0
 """About how much the certificate of noise of s steps exceeds a Gaussian's, times s; and with correlated noise."""
-SINGLE_CLIENT_STEPS = 6.0
-"""Standard deviation, in steps, of noise that must hide a single client: finer noise shows the table's rounding."""
-SUM_DEVIATIONS = 6.6
-"""Standard deviations of the noise that a sum holds, on both sides together."""
 AUDITED = {"scale": 1.0, "steps": 5, "bits": 6}
 """Parameters at which an audit can measure the tails."""
 
@@ -420,14 +414,18 @@ def integer_grid(
     Raises:
         ValueError: If a sum and its noise do not fit the bits.
     """
-    half_range = mean + SUM_DEVIATIONS * client_std * sqrt(clients * (1 + 2 * ratio**2))
+    sum_deviations = 6.6  # Standard deviations of the noise that a sum holds, on both sides together.
+    half_range = mean + sum_deviations * client_std * sqrt(clients * (1 + 2 * ratio**2))
     candidates = []
     for sum_bits in [bits] if bits is not None else range(5, min(max_bits, 16) + 1):
         largest = min(int((2**sum_bits - 1) / half_range), MAX_STEPS, 2**sum_bits - 1)
         if ratio:
             largest = min(largest, int(1.8 * widest / (ratio * client_std)))
         if is_single:
-            largest = min(largest, int(2 * SINGLE_CLIENT_STEPS / client_std) | 1)
+            # Standard deviation, in steps, of noise that must hide a single client: finer noise shows the
+            # table's rounding.
+            single_client_steps = 6.0
+            largest = min(largest, int(2 * single_client_steps / client_std) | 1)
         largest -= 1 - largest % 2
         if steps is not None:
             largest = steps if steps <= largest else 0
@@ -441,4 +439,5 @@ def integer_grid(
             "larger ε"
         )
     best_noise = min(candidates)[0]
-    return next((steps, bits) for noise, steps, bits in candidates if noise <= best_noise + NOISE_PER_BIT)
+    noise_per_bit = 0.01  # The relative increase of the noise that one bit less is worth.
+    return next((steps, bits) for noise, steps, bits in candidates if noise <= best_noise + noise_per_bit)

@@ -17,8 +17,6 @@ MAX_DIRECT_OUTCOMES, MAX_DIRECT_COPIES = 2**13, 8
 """Sums with fewer outcomes, or of no more copies, are convolved directly."""
 WINDOW_RADIUS = 2.0
 """Half of the distance of two windows, in standard deviations of the sum."""
-MAX_MISMATCH = 1e-10
-"""The largest relative difference of two windows where they meet."""
 
 
 def summed(
@@ -82,7 +80,8 @@ def _by_windows(pmf: FloatArray, count: int, negligible: float) -> tuple[FloatAr
         if overlap < 1:
             raise ArithmeticError("two windows do not meet")
         left, right = total[len(total) - overlap :], values[:overlap]
-        if (abs(left - right) > MAX_MISMATCH * left).any():
+        max_mismatch = 1e-10  # The largest relative difference of two windows where they meet.
+        if (abs(left - right) > max_mismatch * left).any():
             raise ArithmeticError("two windows do not agree")
         total = np.concatenate([total, values[overlap:]])
     return _trimmed(total, first, negligible)

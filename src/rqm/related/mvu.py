@@ -22,10 +22,6 @@ from rqm.mechanisms.table_mechanism import TableMechanism
 
 MAX_TABLE_OUTCOMES = 64
 """Outcomes up to which the linear program takes seconds."""
-MIN_OUTCOME_PROBABILITY = 1e-6
-"""The least probability of an outcome. Rounding it to integers hardly changes the ratios of probabilities."""
-GRID_STEPS = 511
-"""Steps of the grid to which `mvu_table` rounds outcomes; one less for an odd number of outcomes."""
 
 
 def pure_epsilon(mechanism: TableMechanism) -> float:
@@ -121,7 +117,9 @@ def mvu_table(epsilon: float, levels: int = 16, *, clip: float = 1.0, rows: int 
     start = min(starts, key=lambda log_gaps: cost(log_gaps)[0])
     result: Any = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 60})
     outcomes = gap_matrix @ np.exp(result.x if result.fun <= cost(start)[0] else start)
-    steps = GRID_STEPS - levels % 2
+    # Steps of the grid to which `mvu_table` rounds outcomes; one less for an odd number of outcomes.
+    grid_steps = 511
+    steps = grid_steps - levels % 2
     half = levels // 2
     positions = np.rint((outcomes / outcomes[-1] + 1) / 2 * steps).astype(np.int64)
     positions[:half] = steps - positions[: levels - half - 1 : -1]
@@ -213,13 +211,15 @@ def solve_rows(epsilon: float, outcomes: FloatArray, rows: int, average: bool) -
         goal = np.append(np.tile(outcomes**2, rows) / rows, np.zeros(count + 1))
     else:
         goal = np.append(np.zeros(rows * count + count), 1.0)
+    # The least probability of an outcome. Rounding it to integers hardly changes the ratios of probabilities.
+    min_outcome_probability = 1e-6
     result: Any = linprog(
         goal,
         A_ub=block_array(inequalities).tocsr(),
         b_ub=np.append(np.zeros(2 * rows * count), (weights @ levels) ** 2),
         A_eq=block_array(per_row).tocsr(),  # each pmf adds up to 1 and has its level as the mean
         b_eq=np.append(np.ones(rows), levels),
-        bounds=[(0, None)] * (rows * count) + [(MIN_OUTCOME_PROBABILITY, None)] * count + [(0, None)],
+        bounds=[(0, None)] * (rows * count) + [(min_outcome_probability, None)] * count + [(0, None)],
         method="highs",
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-9},
     )

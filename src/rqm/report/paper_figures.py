@@ -29,7 +29,7 @@ PAPER_KEPT_LEVELS = (0, 3, 4, 7, 9, 10, 14, 15)
 PAPER_CLIENTS = 40
 """Clients of a round in the figures of D_α."""
 PLOTTED_CLIENTS = (1, 2, 3, 5, 8, 12, 16, 20, 25, 30, 40, 50)
-PLOTTED_ORDERS = (1.1, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 300, 1000)
+FIGURE_ORDERS = (1.1, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 300, 1000)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _renyi_rows(theta: str, report_step: Callable[[], None]) -> Rows:
             rows += _divergence_rows(mechanism, "clients", [2], clients)
             report_step()
         for clients in (PAPER_CLIENTS, 1):
-            rows += _divergence_rows(mechanism, "alpha", PLOTTED_ORDERS, clients)
+            rows += _divergence_rows(mechanism, "alpha", FIGURE_ORDERS, clients)
             report_step()
     return rows
 
@@ -168,7 +168,7 @@ def _tradeoff_rows(theta: str, report_step: Callable[[], None]) -> Rows:
     """D_α of all mechanisms."""
     rows: Rows = []
     for mechanism in _paper_mechanisms(theta, 3):
-        rows += _divergence_rows(mechanism, "alpha", PLOTTED_ORDERS, PAPER_CLIENTS)
+        rows += _divergence_rows(mechanism, "alpha", FIGURE_ORDERS, PAPER_CLIENTS)
         report_step()
     return rows
 

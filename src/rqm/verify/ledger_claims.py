@@ -95,7 +95,7 @@ MECHANISMS: dict[str, Table] = {
 }
 """The parameters of each mechanism."""
 
-PLAN: Table = {
+PLAN_FIELDS: Table = {
     **dict.fromkeys(
         ("data", "model", "dropout", "dim", "mechanism", "noise", "examples", "client_dropout", "delta"), _any()
     ),
@@ -495,7 +495,7 @@ def compare_with_plan(mean: Row, plan: Any, where: str, report: Report) -> None:
     if not isinstance(plan, dict):
         report.wrong.append(f"{where} is no plan: {shown(plan)}")
         return
-    _check_table(where, plan, PLAN)
+    _check_table(where, plan, PLAN_FIELDS)
     records = plan["records"] or {}
     adapt = plan["adapt"] or {"share": 0.0}
     names = {field.name for field in fields(Claims)} & set(plan) - {"seed"}

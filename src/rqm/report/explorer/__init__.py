@@ -23,7 +23,7 @@ from rqm.report.html_document import html_document
 PLOTTED_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0, inf)
 PLOTTED_INPUTS = np.linspace(0, 1, 11)
 """In clips. The pmf of −x is that of x in reverse."""
-MECHANISMS: tuple[tuple[str, Callable[..., DiscreteMechanism], dict[str, tuple[float, ...]]], ...] = (
+SHOWN_MECHANISMS: tuple[tuple[str, Callable[..., DiscreteMechanism], dict[str, tuple[float, ...]]], ...] = (
     (
         "RQM, 16 levels",
         RQM,
@@ -61,7 +61,7 @@ def mechanism_tables() -> dict[str, Any]:
         combination of them. The last parameter varies fastest.
     """
     mechanisms = []
-    for name, make, parameters in MECHANISMS:
+    for name, make, parameters in SHOWN_MECHANISMS:
         settings = product(*parameters.values())
         tables = [mechanism_table(make(**dict(zip(parameters, values, strict=True)))) for values in settings]
         mechanisms.append({"name": name, "parameters": parameters, "tables": tables})
