@@ -212,7 +212,7 @@ def test_flower_says_the_same_number(plan):
     plan = change_plan(plan, dim=dim if plan.dim else None, sampling="available", transforms=transforms, lost=0.0)
     plan = change_plan(plan, population=None)
     participation, threat_model = plan.participation, plan.threat_model
-    wanted = account(plan, dim=dim)
+    wanted = account(plan)
     assume(wanted.epsilon < 1e9)
     chosen = Settings(
         epsilon=1e9,
