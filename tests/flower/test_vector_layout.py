@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rqm.flower.vector_layout import MAX_TOTAL_SHARE, Metric, VectorLayout
+from rqm.flower.vector_layout import Metric, VectorLayout
 
 FLOAT32_ROUNDING = 1 + 2**-20
 """A vector of float32 may be longer by its rounding; encoding clips it again."""
@@ -22,7 +22,7 @@ def layouts(draw):
     drawn = draw(st.lists(st.tuples(bounds, st.booleans()), max_size=4))
     metrics = tuple(Metric(f"m{i}", low, low + width, kind) for i, ((low, width), kind) in enumerate(drawn))
     failure_share = draw(st.sampled_from([0.0, 0.02, 0.1]))
-    largest = (MAX_TOTAL_SHARE - failure_share) / max(1, len(metrics))
+    largest = (0.5 - failure_share) / max(1, len(metrics))
     metric_share = draw(st.floats(1e-4, largest * 0.999))
     weight = draw(st.sampled_from(["", "num-examples"]))
     max_weight = draw(st.floats(0.1, 1e6))

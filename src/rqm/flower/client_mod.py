@@ -65,6 +65,20 @@ class PrivateClientApp(ClientApp):
     ) -> None:
         super().__init__(mods=mods)
         self.has_client_fn, self.config_keys = client_fn is not None, tuple(config_keys)
+        self.has_evaluate = False
+
+    def evaluate(self, action: str = "default", *, mods: list[Any] | None = None) -> Any:
+        """Register an evaluate function; see Flower's `ClientApp`.
+
+        Args:
+            action: The name of the action.
+            mods: Mods of Flower's.
+
+        Returns:
+            A decorator.
+        """
+        self.has_evaluate = True
+        return super().evaluate(action, mods=mods)
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer a message of a private run.
@@ -91,10 +105,10 @@ class PrivateClientApp(ClientApp):
             raise ProtocolError(
                 "the app is made of a client_fn, which cannot be private: register functions with @app.train()"
             )
-        given = {
+        received_keys = {
             key for name, record in message.content.config_records.items() if name != PLAN_RECORD for key in record
         }
-        missing = [key for key in self.config_keys if key not in given]
+        missing = [key for key in self.config_keys if key not in received_keys]
         if missing:
             raise ProtocolError(f"{missing[0]}: is missing in the server's configuration, and training needs it")
 
@@ -165,10 +179,10 @@ class _Node:
         """What a node says before the first round. It depends on the plan, the policy and the app, on no data."""
         if self.app is not None:
             self.app.check(message)
-        elif any(metric.is_evaluation for metric in plan.layout.metrics):  # a mod of train does not reach evaluate
-            raise ProtocolError(
-                "rqm.eval-metrics: need a PrivateClientApp, not private_mod, which wraps training alone"
-            )
+        # A mod of training does not reach the app's evaluation.
+        can_evaluate = self.app is not None and self.app.has_evaluate
+        if not can_evaluate and any(metric.is_evaluation for metric in plan.layout.metrics):
+            raise ProtocolError("rqm.eval-metrics: need a PrivateClientApp with a function that @app.evaluate() registers")
         if guard is not None:
             guard.certify(plan.mean)
         return ConfigRecord({SIMULATED_KEY: guard is None})

@@ -9,7 +9,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MessageType, MetricRecord, RecordDict
 
 from rqm.core.base import BaseMean
-from rqm.core.record_mean import RecordSum
+from rqm.core.private_mean import PrivateMean
+from rqm.core.record_mean import PrivateRecordMean, RecordSum
 from rqm.correlated.scheme import NoiseState
 from rqm.flower.arrays import TrainedArrays
 from rqm.flower.messages import PLAN_RECORD
@@ -64,29 +65,46 @@ def train(plan: SharedPlan, message: Message, context: Context, call_next: App) 
         raise ProtocolError(f"the model: {error}") from None
     if start.size != plan.layout.size:
         raise ProtocolError(f"the model has {start.size} trained values: must be {plan.layout.size}")
-    received = ArrayRecord(dict(received.items()))
+    made, as_vector = VECTORS[type(plan.mean)]
     try:
-        if plan.mean.sums_records:
-            (arrays,) = call_next(message, context).content.array_records.values()
-            return Outcome(RecordSum(-_gathered_sum(arrays, plan.mean), 0))
-        metrics = _evaluated(plan, message, context, call_next)
-        reply = call_next(message, context)
-        if reply.has_error():
-            raise RuntimeError(str(reply.error.reason))
-        (arrays,) = reply.content.array_records.values()
-        update = trained.read(arrays, received) - start
-        values = _reported(reply)
-        metrics |= _declared(plan.layout.metrics, values, is_evaluation=False)
-        weight = float(values[plan.layout.weight]) if plan.layout.weight else 1.0
-        return Outcome(plan.layout.pack(update, metrics, weight))
+        return Outcome(as_vector(made(plan, start, message, context, call_next)))
     except ProtocolError:  # what the app refuses does not depend on data
         raise
     except Exception as error:
         log.warning("rqm: training failed here; an encoding of zero is sent:\n%s", traceback.format_exc())
-        zero: Vector = plan.layout.pack_failure()
-        if plan.mean.sums_records:
-            zero = RecordSum(np.zeros(plan.layout.size), 0)
-        return Outcome(zero, f"{type(error).__name__}: {error}")
+        return Outcome(as_vector(plan.layout.pack_failure()), f"{type(error).__name__}: {error}")
+
+
+def _user_vector(
+    plan: SharedPlan, start: FloatVector, message: Message, context: Context, call_next: App
+) -> FloatVector:
+    """What a user reports: the change of the trained arrays, and metrics."""
+    trained, received = TrainedArrays(plan.trained), ArrayRecord(dict(_received_arrays(message).items()))
+    metrics = _evaluated(plan, message, context, call_next)
+    reply = call_next(message, context)
+    if reply.has_error():
+        raise RuntimeError(str(reply.error.reason))
+    (arrays,) = reply.content.array_records.values()
+    update = trained.read(arrays, received) - start
+    values = _reported(reply)
+    metrics |= _declared(plan.layout.metrics, values, is_evaluation=False)
+    weight = float(values[plan.layout.weight]) if plan.layout.weight else 1.0
+    return plan.layout.pack(update, metrics, weight)
+
+
+def _silo_vector(
+    plan: SharedPlan, start: FloatVector, message: Message, context: Context, call_next: App
+) -> FloatVector:
+    """What a silo reports: a step against the sum of its records' clipped gradients."""
+    (arrays,) = call_next(message, context).content.array_records.values()
+    return -_gathered_sum(arrays, plan.mean)
+
+
+VECTORS: dict[type[BaseMean], tuple[Callable[..., FloatVector], Callable[[FloatVector], Vector]]] = {
+    PrivateMean: (_user_vector, lambda vector: vector),
+    PrivateRecordMean: (_silo_vector, lambda total: RecordSum(total.astype(np.float64), 0)),
+}
+"""What a client reports, and the form that is encoded, by the class of the private mean."""
 
 
 def _received_arrays(message: Message) -> ArrayRecord:

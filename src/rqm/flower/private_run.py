@@ -36,6 +36,12 @@ from rqm.secagg import ProtocolError, Roster
 log = logging.getLogger("flwr")
 
 
+SURE_DEVIATIONS = 4.5
+"""Standard deviations of noise by which the count of failed clients must exceed one half before a run stops."""
+UNITS = {"user": "a user is one node, with all of its data", "record": "a record is one example of a silo"}
+"""What is protected, for the log."""
+
+
 class RunFailedError(RuntimeError):
     """A run cannot begin, or go on. The message says why."""
 
@@ -252,6 +258,18 @@ class PrivateRun:
                 participation.clients,
             )
 
+        if self.plan.layout.failure_share:
+            # The share at which the count shows, within all rounds, that training fails everywhere.
+            noise = sqrt(mean.expected_error(0.0)) / self.plan.layout.l2_clip
+            needed = (2 * SURE_DEVIATIONS * noise) ** 2 / participation.rounds
+            if self.plan.layout.failure_share < needed:
+                log.warning(
+                    "rqm: even if training failed on all nodes, this run could not notice it: rqm.failure-share = %g "
+                    "must be at least %.2g for that. Look at the nodes' own logs",
+                    self.plan.layout.failure_share,
+                    needed,
+                )
+
     def _available_nodes(self) -> list[int]:
         return [node for node in self.grid.get_node_ids() if node not in self.refusals]
 
@@ -284,13 +302,13 @@ class PrivateRun:
             assert self._folder is not None
             self._folder.mark_deployed()
 
-    def _awaited_nodes(self, round_index: int, wanted: int) -> list[int]:
-        """The eligible nodes, once there are as many as wanted, or when time is over."""
-        end, told = monotonic() + self.settings.stage_timeout, -1
-        while len(nodes := self.machine.eligible_nodes(round_index)) < wanted and monotonic() <= end:
-            if len(nodes) != told:
-                told = len(nodes)
-                log.info("rqm: %d of %d nodes are connected and may take part; waiting for more", told, wanted)
+    def _awaited_nodes(self, round_index: int, target: int) -> list[int]:
+        """The eligible nodes, once the target is reached, or when time is over."""
+        end, connected = monotonic() + self.settings.stage_timeout, -1
+        while len(nodes := self.machine.eligible_nodes(round_index)) < target and monotonic() <= end:
+            if len(nodes) != connected:
+                connected = len(nodes)
+                log.info("rqm: %d of %d nodes are connected and may take part; waiting for more", connected, target)
             sleep(min(1.0, self.settings.stage_timeout / 10))
         return nodes
 
@@ -347,10 +365,7 @@ class PrivateRun:
         assert deviation is not None
         count, rounds = sum(failures for failures, _ in self._failures), len(self._failures)
         clients = sum(clients for _, clients in self._failures)
-        # Standard deviations of noise by which the count of failed clients must exceed one half before a run
-        # stops.
-        sure_deviations = 3.0
-        if count - sure_deviations * deviation * sqrt(rounds) > clients / 2:
+        if count - SURE_DEVIATIONS * deviation * sqrt(rounds) > clients / 2:
             raise RunFailedError(
                 f"training fails on more than half of the clients: {count / rounds:.0f} ± "
                 f"{deviation / sqrt(rounds):.0f} of {clients / rounds:.0f} in a round. Each node's log says why"
@@ -376,20 +391,25 @@ class PrivateRun:
             raise RunFailedError(f"no round has released a model: {self.machine.discard_reason}")
         assert self._folder is not None
         path = self._folder.save_model(self._model)  # also of a strategy that aggregates in its own `start`
-        charges, unit = self.guard.charges, self.plan.mean.threat_model.unit
+        charges = self.guard.charges
         log.info(
             "rqm: %d of %d charged rounds were released; the model is %s",
             self.released,
             sum(charges.values()),
             "not kept in a dry run" if self.settings.dry_run else path,
         )
+        if self._failures:
+            count, rounds = sum(failures for failures, _ in self._failures), len(self._failures)
+            _, deviation = self.plan.layout.extra_noise(sqrt(self.plan.mean.expected_error(0.0)), self._failures[-1][1])
+            assert deviation is not None
+            log.info("rqm: training failed on %.0f ± %.0f clients a round", count / rounds, deviation / sqrt(rounds))
         for line in str(self.plan.mean.guarantee(charges=charges)).splitlines():
             log.info("rqm: %s", line)
         if self.guard.earlier is not None:
             log.info("rqm: together with earlier runs of this federation: ε = %.4g", self.guard.epsilon())
         log.info(
             "rqm: %s",
-            "a user is one node, with all of its data" if unit == "user" else "a record is one example of a silo",
+            UNITS[self.plan.mean.threat_model.unit],
         )
         if self.is_simulated:
             log.warning("rqm: all nodes trust the server (simulated): nothing in this run was protected from it")

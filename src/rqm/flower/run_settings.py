@@ -235,7 +235,13 @@ class Settings:
                 f"epsilon = {self.epsilon:g}: earlier runs have spent {epsilon(earlier, self._delta):.4g} of it: raise "
                 "rqm.epsilon, or give another rqm.federation if other users take part"
             )
-        return gaussian_epsilon(sqrt(total**2 - spent**2), self._delta)
+        remaining = gaussian_epsilon(sqrt(total**2 - spent**2), self._delta)
+        if remaining < 0.1 * self.epsilon:  # a run with so much noise would learn nothing
+            raise BudgetSpentError(
+                f"epsilon = {self.epsilon:g}: earlier runs leave {remaining:.3g} of it, too little for another run: raise "
+                "rqm.epsilon, or give another rqm.federation if other users take part"
+            )
+        return remaining
 
 
 def composed_epsilon(bound: Bound, earlier: Bound, mean: BaseMean) -> float:
