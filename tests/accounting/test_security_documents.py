@@ -62,9 +62,7 @@ def test_no_document_says_that_a_malicious_client_is_bounded_by_its_clip(name):
 
 def test_no_node_is_given_a_key_of_the_server():
     page = text("docs/deploy.md")
-    (block,) = re.findall(
-        r"^ +FLWR_HOME=.*?--node-config", (ROOT / "docs" / "deploy.md").read_text(), re.S | re.M
-    )
+    (block,) = re.findall(r"^ +FLWR_HOME=.*?--node-config", (ROOT / "docs" / "deploy.md").read_text(), re.S | re.M)
     assert "--ssl-keyfile node-$node/tls.key" in block
     assert "RQM_STATE=$PWD/node-$node" in block
     assert "server/" not in block
