@@ -182,7 +182,9 @@ class _Node:
         # A mod of training does not reach the app's evaluation.
         can_evaluate = self.app is not None and self.app.has_evaluate
         if not can_evaluate and any(metric.is_evaluation for metric in plan.layout.metrics):
-            raise ProtocolError("rqm.eval-metrics: need a PrivateClientApp with a function that @app.evaluate() registers")
+            raise ProtocolError(
+                "rqm.eval-metrics: need a PrivateClientApp with a function that @app.evaluate() registers"
+            )
         if guard is not None:
             guard.certify(plan.mean)
         return ConfigRecord({SIMULATED_KEY: guard is None})

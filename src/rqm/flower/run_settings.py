@@ -238,7 +238,7 @@ class Settings:
         remaining = gaussian_epsilon(sqrt(total**2 - spent**2), self._delta)
         if remaining < 0.1 * self.epsilon:  # a run with so much noise would learn nothing
             raise BudgetSpentError(
-                f"epsilon = {self.epsilon:g}: earlier runs leave {remaining:.3g} of it, too little for another run: raise "
+                f"epsilon = {self.epsilon:g}: earlier runs leave {remaining:.3g} of it, too little for a run: raise "
                 "rqm.epsilon, or give another rqm.federation if other users take part"
             )
         return remaining
