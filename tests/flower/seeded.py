@@ -6,7 +6,6 @@ simulator's stream whatever the secret is, so that the model of a run on Flower 
 
 import numpy as np
 import torch
-from rqm.simulation.cohort import CohortSampler
 
 from rqm.correlated.noise import CorrelatedNoise
 from rqm.correlated.scheme import NoiseState
@@ -14,6 +13,7 @@ from rqm.correlated.simulated_chain import TRANSIENT_STREAM
 from rqm.flower import client_mod
 from rqm.flower.client_training import SecureEncoder
 from rqm.randomness import SeededRandom
+from rqm.simulation.loop import CohortSampler
 from rqm.simulation.streams import NOISE
 
 

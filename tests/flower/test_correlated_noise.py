@@ -8,14 +8,13 @@ import pytest
 pytest.importorskip("flwr")
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
-from rqm.simulation.cohort import CohortSampler
 
 from rqm.config.account import account_ledger
 from rqm.flower import private_mod
 from rqm.flower.round_machine import NoiseChain
 from rqm.ledger.node_policy import TEMPLATE
 from rqm.secagg.wire import Kind
-from rqm.simulation.loop import RunState
+from rqm.simulation.loop import CohortSampler, RunState
 from rqm.verify import verify
 from tests.flower.local import LocalGrid, give_policies, gradient_app, plan_folder, plan_of, start, survivors
 from tests.flower.seeded import seed_nodes

@@ -172,11 +172,12 @@ def test_fewer_nodes_than_clients_suffice_and_each_takes_part_as_often_as_allowe
     assert survivors(train(capped, gradient_app(private_mod), tmp_path / "capped")[0]) == [6, 6, 0, 0]
 
 
-@pytest.mark.parametrize("page", ["docs/deploy.md", "examples/flower/pyproject.toml"])
+@pytest.mark.parametrize("page", ["docs/how-to/flower-app.md", "examples/flower/pyproject.toml"])
 def test_the_shown_settings_are_good(page):
     text = (Path(__file__).parents[2] / page).read_text()
     text = text.split("```toml")[1].split("```")[0] if page.endswith("md") else text
-    settings = Settings.from_run_config(flatten_dict(tomllib.loads(text)["tool"]["flwr"]["app"]["config"]))
+    values = flatten_dict(tomllib.loads(text)["tool"]["flwr"]["app"]["config"])
+    settings = Settings.from_run_config({"num-server-rounds": 3, **values})
     plan = settings.plan(("w",), 1000)
     assert plan.params(b"x").minimum == plan.min_survivors
 

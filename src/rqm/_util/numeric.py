@@ -1,7 +1,6 @@
 """Roots and minima of functions, and means with confidence intervals.
 
-SciPy's optimizers take half a second to import, which every ε would wait for. So roots are found here, and the
-optimizers are imported when a minimum is first needed.
+SciPy's optimizers take half a second to import. They are imported when they are first used.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from scipy.special import stdtrit
 
 
 def find_root(function: Callable[[float], float], low: float, high: float, xtol: float) -> float:
-    """A root of a function, by bisection and inverse quadratic interpolation (Chandrupatla 1997).
+    """A root of a function, by Brent's method (Brent 1973).
 
     Args:
         function: A continuous function with different signs at `low` and `high`.
@@ -23,36 +22,12 @@ def find_root(function: Callable[[float], float], low: float, high: float, xtol:
     Returns:
         The root.
 
-    Raises:
-        ValueError: If the signs do not differ.
-
     >>> round(find_root(lambda x: x * x - 2, 0, 2, xtol=1e-12), 9)
     1.414213562
     """
-    a, b, fraction = float(high), float(low), 0.5
-    f_a, f_b = function(a), function(b)
-    if not f_a * f_b <= 0:
-        raise ValueError(f"low = {low}, high = {high}: the function must have different signs there")
-    if not f_a * f_b:
-        return b if f_a else a
-    while True:
-        x = a + fraction * (b - a)
-        f_x = function(x)
-        if (f_x > 0) == (f_a > 0):
-            c, f_c = a, f_a
-        else:
-            c, f_c, b, f_b = b, f_b, a, f_a
-        a, f_a = x, f_x
-        best, at_best = (a, f_a) if abs(f_a) < abs(f_b) else (b, f_b)
-        margin = (xtol + 1e-12 * abs(best)) / 2 / abs(b - a)
-        if margin > 0.5 or at_best == 0:
-            return best
-        xi, phi = (a - b) / (c - b), (f_a - f_b) / (f_c - f_b)
-        fraction = 0.5
-        if phi**2 < xi and (1 - phi) ** 2 < 1 - xi:  # else the interpolation is not monotone in between
-            fraction = f_a / (f_b - f_a) * f_c / (f_b - f_c)
-            fraction += (c - a) / (b - a) * f_a / (f_c - f_a) * f_b / (f_c - f_b)
-        fraction = min(1 - margin, max(margin, fraction))
+    from scipy.optimize import brentq  # noqa: PLC0415 (takes half a second)
+
+    return float(brentq(function, low, high, xtol=xtol, rtol=1e-12))
 
 
 def find_minimum(function: Callable[[float], float], low: float, high: float, xtol: float) -> float:

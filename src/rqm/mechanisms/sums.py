@@ -10,6 +10,7 @@ from math import ceil, log, sqrt
 import numpy as np
 
 from rqm._util.checks import FloatArray
+from rqm._util.numeric import find_root
 
 NEGLIGIBLE = 1e-30
 """Probabilities below this are dropped at the ends."""
@@ -89,8 +90,6 @@ def _by_windows(pmf: FloatArray, count: int, negligible: float) -> tuple[FloatAr
 
 def _window(pmf: FloatArray, count: int, center: float, radius: int) -> tuple[int, FloatArray]:
     """The sum's pmf from `center` − radius to `center` + radius, and the first of these outcomes."""
-    from scipy.optimize import brentq  # noqa: PLC0415 (takes half a second)
-
     z = np.arange(len(pmf), dtype=np.float64)
     logs = np.log(np.maximum(pmf, 1e-320))
 
@@ -109,7 +108,7 @@ def _window(pmf: FloatArray, count: int, center: float, radius: int) -> tuple[in
         bound *= 2
         if bound > 1e3:
             raise ArithmeticError("the window lies beyond the last outcome")
-    theta = float(brentq(mean_error, -bound, bound, xtol=1e-14, rtol=1e-12))
+    theta = find_root(mean_error, -bound, bound, xtol=1e-14)
     tilted, log_scale = tilt(theta)
     mean = float(tilted @ z)
     shift = round(mean)
