@@ -245,7 +245,7 @@ def test_a_metric_that_the_app_does_not_report_is_a_failure_with_its_name(tmp_pa
 
 def test_evaluation_is_refused_behind_private_mod_which_does_not_reach_it(tmp_path):
     """It would call training a second time, and report its metrics as those of evaluation."""
-    with pytest.raises(RunFailedError, match=r"rqm\.eval-metrics: need a PrivateClientApp, not private_mod"):
+    with pytest.raises(RunFailedError, match=r"rqm\.eval-metrics: need a PrivateClientApp with a function that"):
         run(tmp_path, METRICS)
 
 

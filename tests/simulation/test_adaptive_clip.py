@@ -142,7 +142,7 @@ def test_invalid_combinations_are_refused():
         change_plan(PLAN, transforms=Transforms())
     with pytest.raises(ValueError, match="adapt: must come without correlated noise"):
         change_plan(PLAN, mechanism=StochasticRounding(levels=2), noise=2.0, min_separation=2, sampling="fixed-order")
-    with pytest.raises(ValueError, match=r"adapt.share = 1: must be between 0 and 1"):
+    with pytest.raises(ValueError, match=r"adapt.share = 1: must be above 0 and below 1"):
         Adapt(share=1)
     values = PLAN.to_dict()
     assert values["adapt"]["quantile"] == 0.5

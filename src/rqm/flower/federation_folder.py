@@ -124,7 +124,10 @@ class FederationFolder:
         path = self.run / PLAN_FILE
         if path.exists():
             report(f"continues with the plan in {self.run}")
-            return SharedPlan.from_json(json.dumps(read_json(path, "a plan")["plan"])), earlier
+            try:
+                return SharedPlan.from_json(json.dumps(read_json(path, "a plan")["plan"])), earlier
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}: is damaged, or of another version of rqm: restore it ({error})") from None
         report("derives the mechanism from epsilon")
         plan = settings.plan(trained, size, earlier)
         self.run.mkdir(mode=0o700, exist_ok=True)
