@@ -78,7 +78,7 @@ def run(tmp_path, client=None, config=CONFIG, lose=lambda *_: False, **options):
 def refusals(tmp_path, client, reason):
     """What nodes answer that refuse to train, after which the run fails."""
     grid = LocalGrid(client, 3, CONFIG)
-    with pytest.raises(RunFailedError, match="0 clients are left after MASKED"):
+    with pytest.raises(RunFailedError, match="all 3 nodes refuse to train"):
         start(grid, CONFIG | {"rqm.rounds": 1}, tmp_path, strategy=optimizer())
     errors = [reply.error.reason for stage, reply in grid.observed if stage == Kind.MASKED]
     assert len(errors) == 3

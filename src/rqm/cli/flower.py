@@ -1,12 +1,16 @@
 """`rqm flower`: make an existing Flower app private, and simulate it."""
 
+from math import sqrt
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rqm.cli.command import Command
 from rqm.cli.formatting import Result
+
+if TYPE_CHECKING:
+    from rqm.flower.app_check import AppCheck
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Make Flower apps private, and simulate them."
@@ -41,7 +45,7 @@ def check(
     from rqm.flower.app_check import check_app
 
     result = check_app(folder, clients=clients, epsilon=epsilon)
-    lines = [f"{path}: changes" for path in result.edits]
+    lines = [f"{path}: would change; write it with --write" for path in result.edits]
     if is_written and result.edits:
         for path, text in result.edits.items():
             write_atomically(path, text.encode())
@@ -58,9 +62,15 @@ def check(
         sentence = f"{folder}: cannot run privately yet."
     else:
         guarantee = result.plan.mean.guarantee()
-        facts |= {"epsilon": guarantee.epsilon, "delta": guarantee.delta, "noise_over_clip": result.noise_over_clip}
-        sentence = f"{result.strategy}, {result.plan.layout.size} trained values: {guarantee.headline}."
-        notes.insert(0, f"Noise in a round's mean update: {result.noise_over_clip:.3g} times the clip of an update.")
+        facts |= {
+            "epsilon": guarantee.epsilon,
+            "delta": guarantee.delta,
+            "noise_over_clip": result.plan.noise_over_clip,
+        }
+        is_private_now = is_written or not result.edits
+        sentence = "" if is_private_now else "Not private yet. With the changes: "
+        sentence += f"{result.strategy}, {result.plan.layout.size} trained values: {guarantee.headline}."
+        notes[:0] = _noise_notes(result)
         unit = guarantee.threat_model.unit
         notes += [f"It assumes that {assumption.text(unit)}." for assumption in guarantee.assumptions]
     rows = [row for row in result.arrays if len(result.arrays) <= 20 or row[3] != "trained"]
@@ -73,6 +83,25 @@ def check(
         lines,
         1 if result.problems else 0,
     )
+
+
+def _noise_notes(result: "AppCheck") -> list[str]:
+    """How large the noise is beside what it hides, with a verdict."""
+    assert result.plan is not None
+    noise = result.plan.noise_over_clip
+    notes = [f"Noise in a round's mean update: {noise:.3g} times the clip of an update."]
+    if noise > 1:
+        notes.append(
+            "That is too much for most models to learn. It falls with more clients, fewer trained values and a larger "
+            "epsilon. Where few nodes hold many records each, protect records instead of nodes (docs/silos.md)."
+        )
+    noise_std = sqrt(result.plan.mean.expected_error(0.0))
+    deviations, _ = result.plan.layout.extra_noise(noise_std, result.plan.min_survivors)
+    notes += [
+        f"Noise of {metric.name} in a round: ± {deviation:.2g}, of values from {metric.low:g} to {metric.high:g}."
+        for metric, deviation in deviations.items()
+    ]
+    return notes
 
 
 @app.command(cls=Command)

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from math import ceil, sqrt
+from math import ceil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, final
@@ -27,6 +27,7 @@ epsilon = {epsilon:g}
 clients = {clients}         # nodes in a round
 min-survivors = {survivors}   # rounds that end with fewer are discarded, and stay charged
 l2-clip = {l2_clip:g}          # updates are scaled down to this norm
+dry-run = false      # true: only simulated nodes take part, and no ledger is kept
 """
 """What is added to an app's `pyproject.toml`."""
 
@@ -55,14 +56,6 @@ class AppCheck:
     problems: list[str] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
     edits: dict[Path, str] = field(default_factory=dict)
-
-    @property
-    def noise_over_clip(self) -> float:
-        """The norm of the noise in a round's mean update over the clip of an update."""
-        assert self.plan is not None
-        mean = self.plan.mean
-        assert mean.l2_clip is not None
-        return sqrt(mean.expected_error(0.0) * self.plan.layout.size) / mean.l2_clip
 
 
 class _StartError(Exception):
@@ -219,6 +212,16 @@ def _list_changes(strategy: Any, settings: Settings, result: AppCheck) -> None:
         result.changes.append('training metrics are off: declare them, such as train-metrics.train_loss = "[0, 5]"')
     if not settings.weight and settings.record_clip is None:
         result.changes.append('all clients weigh the same: for others give weight = "num-examples" and max-weight')
+    if any(name.endswith("running_mean") and role == "stays" for name, _, _, role in result.arrays):
+        result.changes.append(
+            "statistics of batch normalization stay as the server has them, and evaluation uses them: use GroupNorm, or "
+            "private(…, average_buffers=True), which shares the clip with them"
+        )
+    if result.plan is not None and result.plan.min_survivors < result.plan.survivors_that_unmask:
+        result.changes.append(
+            f"min-survivors = {result.plan.min_survivors}: a node that is lost while it trains needs "
+            f"{result.plan.survivors_that_unmask} others, or the round is discarded, and charged"
+        )
     result.changes.append("what a mod of another library adds to a reply before private_mod is not covered by ε")
 
 

@@ -25,6 +25,7 @@ from rqm.flower.messages import (
     PLAN_KEY,
     PLAN_RECORD,
     RECORD,
+    ROSTER_KEY,
     SIMULATED_KEY,
     answer_record,
     read_request,
@@ -186,6 +187,13 @@ class _Node:
                 "rqm.eval-metrics: need a PrivateClientApp with a function that @app.evaluate() registers"
             )
         if guard is not None:
+            own_hash = guard.credentials[1].hash if guard.credentials else b""
+            if message.content.config_records[PLAN_RECORD].get(ROSTER_KEY) != own_hash:
+                problem = "differs from the server's" if own_hash else "is missing, and the server has one"
+                raise PolicyError(
+                    f"the policy of this node: its roster {problem}: give the same file to all nodes (roster, in their "
+                    "policies) and to the server (RQM_ROSTER, where the SuperLink starts)"
+                )
             guard.certify(plan.mean)
         return ConfigRecord({SIMULATED_KEY: guard is None})
 
@@ -325,6 +333,7 @@ def _round_key(request: Request) -> str:
 
 
 def _error(message: Message, reason: str) -> Message:
+    log.warning("rqm: this node refuses: %s", reason)
     # Flower's error code for a mod that refuses a message (`ErrorCode.MOD_FAILED_PRECONDITION`).
     precondition_failed = 6
     return Message(Error(precondition_failed, f"rqm: {reason}"), reply_to=message)

@@ -13,7 +13,7 @@ from rqm.secagg.wire import STAGES, Kind
 
 RECORD, NEXT_RECORD = "rqm", "rqm-next"
 """The names of the records for the current round, and for the next one beside it."""
-PLAN_RECORD, PLAN_KEY = "rqm-plan", "plan"
+PLAN_RECORD, PLAN_KEY, ROSTER_KEY = "rqm-plan", "plan", "roster"
 """The record with the plan of the run, which every message has. A message with it alone asks for a check."""
 ANSWER_KEY, REFUSAL_KEY = "message", "refused"
 """The keys of an answer: its bytes; why there is none."""
@@ -30,7 +30,11 @@ class RefusalError(ProtocolError):
 
 
 def request_message(
-    node: int, plan: SharedPlan, requests: Sequence[Request] = (), content: Mapping[str, Any] | None = None
+    node: int,
+    plan: SharedPlan,
+    requests: Sequence[Request] = (),
+    content: Mapping[str, Any] | None = None,
+    roster_hash: bytes = b"",
 ) -> Message:
     """Flower's message with the plan, and up to two requests; without a request it asks for a check.
 
@@ -39,12 +43,13 @@ def request_message(
         plan: The plan of the run.
         requests: The request of the current round, and optionally that of the next one.
         content: Other records: the app's configuration, and the model for nodes that train.
+        roster_hash: The hash of the server's roster, for a check.
 
     Returns:
         The message.
     """
     records = {name: request_record(request) for name, request in zip((RECORD, NEXT_RECORD), requests, strict=False)}
-    records[PLAN_RECORD] = ConfigRecord({PLAN_KEY: plan.to_json()})
+    records[PLAN_RECORD] = ConfigRecord({PLAN_KEY: plan.to_json(), ROSTER_KEY: roster_hash})
     return Message(RecordDict({**(content or {}), **records}), dst_node_id=node, message_type=MessageType.TRAIN)
 
 

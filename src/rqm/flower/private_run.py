@@ -239,7 +239,8 @@ class PrivateRun:
             raise BudgetSpentError(
                 f"federation {self.federation!r} has spent its budget: ε = {self.guard.epsilon():.4g} of "
                 f"{self.settings.epsilon:g} after {many(sum(charges.values()), 'round')}. Raise rqm.epsilon, or give "
-                "another rqm.federation if other users take part (of simulated nodes: rqm flower reset-simulated)"
+                "another rqm.federation if other users take part "
+                f"(of simulated nodes: rqm flower reset-simulated {self.federation})"
             )
         return first
 
@@ -258,17 +259,37 @@ class PrivateRun:
                 participation.clients,
             )
 
+        if self.plan.noise_over_clip > 1:
+            log.warning(
+                "rqm: the noise in a round's mean update is %.3g times the clip of an update: most models learn nothing. "
+                "It falls with more clients, fewer trained values and a larger epsilon",
+                self.plan.noise_over_clip,
+            )
+        if self.plan.min_survivors < self.plan.survivors_that_unmask:
+            log.warning(
+                "rqm: a node that is lost while it trains needs %d others, or the round is discarded, and charged",
+                self.plan.survivors_that_unmask,
+            )
         if self.plan.layout.failure_share:
             # The share at which the count shows, within all rounds, that training fails everywhere.
             noise = sqrt(mean.expected_error(0.0)) / self.plan.layout.l2_clip
             needed = (2 * SURE_DEVIATIONS * noise) ** 2 / participation.rounds
             if self.plan.layout.failure_share < needed:
+                remedy = f" (or set rqm.failure-share = {needed:.2g})" if needed < 0.3 else ""
                 log.warning(
-                    "rqm: even if training failed on all nodes, this run could not notice it: rqm.failure-share = %g "
-                    "must be at least %.2g for that. Look at the nodes' own logs",
-                    self.plan.layout.failure_share,
-                    needed,
+                    "rqm: so few clients cannot show whether training fails: look at the nodes' own logs%s",
+                    remedy,
                 )
+        noise_of_metrics, _ = self.plan.layout.extra_noise(sqrt(mean.expected_error(0.0)), self.plan.min_survivors)
+        for metric, deviation in noise_of_metrics.items():
+            is_useless = deviation > (metric.high - metric.low) / 2
+            log.log(
+                logging.WARNING if is_useless else logging.INFO,
+                "rqm: the metric %s has noise of standard deviation %.2g each round%s",
+                metric.name,
+                deviation,
+                ", more than it can vary: it needs more clients, or a larger rqm.metric-share" if is_useless else "",
+            )
 
     def _available_nodes(self) -> list[int]:
         return [node for node in self.grid.get_node_ids() if node not in self.refusals]
@@ -277,7 +298,8 @@ class PrivateRun:
         """Ask all nodes for a check, and end the run if too few can take part."""
         records = {name: record for name, record in content.items() if not isinstance(record, ArrayRecord)}
         nodes = self._awaited_nodes(self._next_round, self.plan.clients)
-        messages = [request_message(node, self.plan, content=records) for node in nodes]
+        roster_hash = b"" if self.roster is None else self.roster.hash
+        messages = [request_message(node, self.plan, content=records, roster_hash=roster_hash) for node in nodes]
         simulated: list[bool] = []
         for reply in self.grid.send_and_receive(messages, timeout=self.settings.stage_timeout):
             try:
@@ -328,16 +350,22 @@ class PrivateRun:
                 for node, node_requests in requests.items()
             ]
             failures: list[str] = []
+            refusals: list[str] = []
             for reply in self.grid.send_and_receive(
                 messages, timeout=timeout if is_training else self.settings.stage_timeout
             ):
-                self._receive(requests, reply, failures)
+                self._receive(requests, reply, failures, refusals)
             machine.advance()
+            if is_training and len(refusals) == len(training_nodes):
+                reason = Counter(refusals).most_common(1)[0][0]
+                raise RunFailedError(f"all {len(training_nodes)} nodes refuse to train: {reason}")
             if failures:
                 self._report_failures(failures, len(training_nodes))
 
-    def _receive(self, requests: dict[int, list[Request]], reply: Message, failures: list[str]) -> None:
-        """Hand a node's answers to the round machine."""
+    def _receive(
+        self, requests: dict[int, list[Request]], reply: Message, failures: list[str], refusals: list[str]
+    ) -> None:
+        """Hand a node's answers to the round machine; note why training failed, or was refused."""
         node = reply.metadata.src_node_id
         for name, request in zip((RECORD, NEXT_RECORD), requests.get(node, []), strict=False):
             try:
@@ -347,6 +375,8 @@ class PrivateRun:
                     failures.append(failure)
             except ProtocolError as error:
                 log.warning("rqm: node %d is lost in this round: %s", node, error)
+                if isinstance(error, RefusalError):
+                    refusals.append(str(error))
 
     def _report_failures(self, failures: list[str], count: int) -> None:
         """Log why training failed on nodes that trust the server; if it failed on all, the run ends."""
@@ -402,11 +432,14 @@ class PrivateRun:
             count, rounds = sum(failures for failures, _ in self._failures), len(self._failures)
             _, deviation = self.plan.layout.extra_noise(sqrt(self.plan.mean.expected_error(0.0)), self._failures[-1][1])
             assert deviation is not None
-            log.info("rqm: training failed on %.0f ± %.0f clients a round", count / rounds, deviation / sqrt(rounds))
-        for line in str(self.plan.mean.guarantee(charges=charges)).splitlines():
-            log.info("rqm: %s", line)
+            if deviation / sqrt(rounds) < self._failures[-1][1] / 8:  # or it would say nothing
+                log.info(
+                    "rqm: training failed on %.0f ± %.0f clients a round", count / rounds, deviation / sqrt(rounds)
+                )
         if self.guard.earlier is not None:
             log.info("rqm: together with earlier runs of this federation: ε = %.4g", self.guard.epsilon())
+        for line in str(self.plan.mean.guarantee(charges=charges)).splitlines():
+            log.info("rqm: %s", line)
         log.info(
             "rqm: %s",
             UNITS[self.plan.mean.threat_model.unit],

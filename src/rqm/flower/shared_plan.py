@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
+from math import sqrt
 from typing import Self, final
 
 from rqm._util.checks import known_keys, shown, whole
@@ -84,6 +85,19 @@ class SharedPlan:
     def min_survivors(self) -> int:
         """The fewest vectors in a sum that is revealed."""
         return self.mean.participation.min_survivors or self.clients
+
+    @property
+    def survivors_that_unmask(self) -> int:
+        """The fewest clients that can end a round in which others were lost after they had shared their keys."""
+        link = None if self.mean.noise is None else Link(b"rqm", 0)
+        return self.params(b"rqm", link=link).threshold + 1
+
+    @property
+    def noise_over_clip(self) -> float:
+        """The norm of the noise in a round's mean update over the clip of an update."""
+        layout = self.layout
+        scale = layout.max_weight / layout.mean_weight if layout.weight else 1.0
+        return scale * sqrt(self.mean.expected_error(0.0) * layout.size) / layout.l2_clip
 
     def params(self, round_name: bytes, roster_hash: bytes = b"", link: Link | None = None) -> Params:
         """The parameters of a round of secure aggregation.

@@ -60,6 +60,7 @@ def simulate(app: Path, nodes: int, run_config: str = "") -> int:
                 start_new_session=True,
             )
             try:
+                signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything below is stopped, too
                 _wait_for(link, (control, runtime), home / "superlink.log")
                 command = [str(programs / "flwr"), "run", str(app), "local", "--stream"]
                 command += ["--federation-config", f"num-supernodes={nodes}"]

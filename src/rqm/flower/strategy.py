@@ -9,6 +9,7 @@ its training messages, runs a private round, and returns one reply: the mean of 
 
 import inspect
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast, final
@@ -51,7 +52,8 @@ def private(
             changed and never sent back.
         trainable: The names of the arrays that are trained, instead of `model`.
         average_buffers: Whether the module's floating-point buffers are averaged under the same ε.
-        roster: The file that the nodes' policies name. Clients then sign their keys and cannot be impersonated.
+        roster: The file that the nodes' policies name. Clients then sign their keys and cannot be impersonated. None:
+            the file that the environment variable RQM_ROSTER names, if there is one.
         key: See `rqm.ledger.budget_guard.Guard`.
         witness: See `Guard`.
 
@@ -63,6 +65,7 @@ def private(
     """
     refuse_strategy(strategy)
     settings = Settings.from_run_config(context.run_config)
+    roster = roster or os.environ.get("RQM_ROSTER")
     return PrivateStrategy(
         strategy,
         settings,

@@ -228,7 +228,8 @@ class Policy:
             (
                 planned_corrupt >= corrupt_clients,
                 f"honest_clients = {clients - planned_corrupt}: must be at most {clients - corrupt_clients}, or the "
-                f"secure sum is not made for {corrupt_clients} of {clients} clients who collude with the server",
+                f"secure sum is not made for {corrupt_clients} of {clients} clients who collude with the server; a run "
+                "that does not set honest_clients counts on all",
             ),
         ):
             if not is_allowed:
