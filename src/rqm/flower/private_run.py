@@ -257,7 +257,11 @@ class PrivateRun:
                 "rqm: all %d clients of a round must stay to its end, or it is discarded: set rqm.min-survivors",
                 participation.clients,
             )
-
+        if not self.settings.train_metrics and self.settings.record_clip is None:
+            log.info(
+                "rqm: clients' training metrics are off: declare them with public bounds, such as "
+                "rqm.train-metrics.train_loss = '[0, 5]'"
+            )
         if self.plan.layout.failure_share:
             # The share at which the count shows, within all rounds, that training fails everywhere.
             noise = sqrt(mean.expected_error(0.0)) / self.plan.layout.l2_clip
@@ -402,7 +406,8 @@ class PrivateRun:
             count, rounds = sum(failures for failures, _ in self._failures), len(self._failures)
             _, deviation = self.plan.layout.extra_noise(sqrt(self.plan.mean.expected_error(0.0)), self._failures[-1][1])
             assert deviation is not None
-            log.info("rqm: training failed on %.0f ± %.0f clients a round", count / rounds, deviation / sqrt(rounds))
+            mean_count = max(0, round(count / rounds))  # noise may take it below 0
+            log.info("rqm: training failed on %d ± %.0f clients a round", mean_count, deviation / sqrt(rounds))
         for line in str(self.plan.mean.guarantee(charges=charges)).splitlines():
             log.info("rqm: %s", line)
         if self.guard.earlier is not None:
