@@ -260,8 +260,9 @@ def started(folder, monkeypatch, nodes=NODES):
     task, server, client = (importlib.import_module(f"quickstart.{name}") for name in names)
     for name in ("quickstart", *(f"quickstart.{name}" for name in names)):
         del sys.modules[name]  # another app has modules of the same names
-    table = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    config = flatten_dict(table)
+    values = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    client_app = vars(client).get("app") or server.client
+    config = flatten_dict(values["config"])
     outcomes = []
 
     def start(self, grid, **kwargs):
@@ -271,7 +272,7 @@ def started(folder, monkeypatch, nodes=NODES):
     original = PrivateStrategy.start
     monkeypatch.setattr(PrivateStrategy, "start", start)
     context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config, series_id=0)
-    server.app(LocalGrid(client.app, nodes, config), context)
+    server.app(LocalGrid(client_app, nodes, config), context)
     return task, client, *outcomes[0]
 
 
