@@ -1,11 +1,14 @@
 """`rqm flower`: what it says of an app, the lines that it writes, and simulations with their state."""
 
+import subprocess
+
 import pytest
 
 pytest.importorskip("flwr")
 pytest.importorskip("torch")
 
 from rqm._util.files import state_folder
+from rqm.flower import simulated_federation
 from rqm.flower.federation_folder import FEDERATIONS, MODEL_FILE, PLAN_FILE
 from tests.commands import rqm, rqm_json
 from tests.flower.test_app_matrix import APPS, BATCH_NORM, NODES, started, written
@@ -165,3 +168,50 @@ def test_only_the_state_of_simulated_nodes_is_reset(tmp_path, monkeypatch):
     plan.write_text(text)
     assert rqm_json("flower", "reset-simulated", "matrix.simulated") == {"deleted": str(state)}
     assert not state.exists()
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """Programs that `simulate` would run: none is, and a run ends with a code and a status."""
+    called, outcome = [], {"code": 0, "status": "finished:completed"}
+
+    class Link:
+        pid = 2**22 + 1  # of no process
+
+        def __init__(self, command, env, **_):
+            called.append((command, env))
+
+        def wait(self, timeout):
+            return 0
+
+    def run(command, **options):
+        called.append((command, options["env"]))
+        code = outcome["code"] if "run" in command else 0
+        return subprocess.CompletedProcess(command, code, f'{{"status": "{outcome["status"]}"}}', "")
+
+    monkeypatch.setattr(simulated_federation.subprocess, "Popen", Link)
+    monkeypatch.setattr(simulated_federation.subprocess, "run", run)
+    monkeypatch.setattr(simulated_federation, "_wait_for", lambda *_: None)
+    return called, outcome
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "expected"), [(0, "finished:completed", 0), (0, "finished:failed", 1), (3, "", 3)]
+)
+def test_a_failed_simulation_is_the_exit_code(code, status, expected, commands, tmp_path):
+    """`flwr run` ends with 0 although the run has failed."""
+    called, outcome = commands
+    outcome |= {"code": code, "status": status}
+    folder = app_of(tmp_path / "app")
+    assert rqm("flower", "simulate", folder, "--nodes", 7, "--run-config", "lr=1").returncode == expected
+    (_, environment), (command, same) = called[:2]
+    assert environment == same
+    assert environment["RQM_STATE"].endswith("simulated")
+    assert command[1:3] == ["run", str(folder)]
+    assert command[-4:] == ["--federation-config", "num-supernodes=7", "--run-config", "lr=1"]
+
+
+def test_a_folder_without_an_app_is_not_simulated(commands, tmp_path):
+    done = rqm("flower", "simulate", tmp_path)
+    assert (done.returncode, "must be the pyproject.toml of a Flower app" in done.stderr) == (2, True)
+    assert commands[0] == []
