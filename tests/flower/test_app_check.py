@@ -178,14 +178,14 @@ def commands(monkeypatch):
     class Link:
         pid = 2**22 + 1  # of no process
 
-        def __init__(self, command, env, **_):
-            called.append((command, env))
+        def __init__(self, command, env, stdout, **_):
+            called.append((command, env, stdout))
 
         def wait(self, timeout):
             return 0
 
     def run(command, **options):
-        called.append((command, options["env"]))
+        called.append((command, options["env"], options.get("stdout")))
         code = outcome["code"] if "run" in command else 0
         return subprocess.CompletedProcess(command, code, f'{{"status": "{outcome["status"]}"}}', "")
 
@@ -203,9 +203,10 @@ def test_a_failed_simulation_is_the_exit_code(code, status, expected, commands, 
     called, outcome = commands
     outcome |= {"code": code, "status": status}
     folder = app_of(tmp_path / "app")
-    assert rqm("flower", "simulate", folder, "--nodes", 7, "--run-config", "lr=1").returncode == expected
-    (_, environment), (command, same) = called[:2]
-    assert environment == same
+    done = rqm("flower", "simulate", folder, "--nodes", 7, "--run-config", "lr=1", "--json")
+    assert (done.returncode, done.stdout) == (expected, f'{{"exit_code": {expected}}}\n')
+    (_, environment, _), (command, same, stdout) = called[:2]
+    assert (environment, stdout) == (same, 2)
     assert environment["RQM_STATE"].endswith("simulated")
     assert command[1:3] == ["run", str(folder)]
     assert command[-4:] == ["--federation-config", "num-supernodes=7", "--run-config", "lr=1"]

@@ -69,7 +69,8 @@ def simulate(app: Path, nodes: int, run_config: str = "") -> int:
                 command = [str(programs / "flwr"), "run", str(app), "local", "--stream"]
                 command += ["--federation-config", f"num-supernodes={nodes}"]
                 command += ["--run-config", run_config] if run_config else []
-                code = subprocess.run(command, env=environment, check=False).returncode
+                standard_error = 2  # standard output is for the command's own result
+                code = subprocess.run(command, env=environment, check=False, stdout=standard_error).returncode
                 return code or int(_has_failed(programs / "flwr", environment))
             finally:
                 with suppress(ProcessLookupError):
