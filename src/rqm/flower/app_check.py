@@ -324,7 +324,8 @@ def _edit_server(start: _StartError, result: AppCheck) -> None:
     """Wrap the strategy in the line before it starts."""
     if isinstance(start.strategy, PrivateStrategy):
         return
-    context = next((name for name, value in start.variables.items() if hasattr(value, "run_config")), None)
+    named = [name for name, value in start.variables.items() if isinstance(value, SimpleNamespace)]
+    context = next((name for name in named if hasattr(start.variables[name], "run_config")), None)
     if context is not None and start.path.is_relative_to(result.folder.resolve()):
         path = result.folder / start.path.relative_to(result.folder.resolve())
         text = path.read_text()
