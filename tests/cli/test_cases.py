@@ -10,6 +10,7 @@ from shutil import copytree
 
 import pytest
 
+import rqm as rqm_package
 from rqm import Participation, PrivateMean, StochasticRounding, account, advise
 from rqm.ledger.budget_guard import Guard
 from rqm.mechanisms.table import Table
@@ -24,6 +25,7 @@ delta = 1e-5
 transforms = { l2_clip = 0.5, rotate = true }
 mechanism = { mechanism = "rounding", clip = 0.0078125, levels = 2, margin = 150.0 }
 """
+APP = Path(rqm_package.__file__).parent / "flower" / "template"
 KEY = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
 FILES = {
     "plan.toml": PLAN,
@@ -57,6 +59,7 @@ def template(tmp_path_factory):
     changed = (folder / "ledger" / "ledger.jsonl").read_bytes().replace(b'{"round": 1', b'{"round": 0')
     (folder / "changed.jsonl").write_bytes(changed)
     Table().save(folder / "table.json")
+    copytree(APP, folder / "private-app")
     for name, text in FILES.items():
         (folder / name).write_text(text)
     (folder / "binary.txt").write_bytes(b"\xff\xfe")
@@ -69,7 +72,7 @@ def test_every_command_has_good_and_bad_cases():
     good = {typed.split()[0] for typed, code, _ in CASES if code == "0" and typed}
     bad = {typed.split()[0] for typed, code, _ in CASES if code != "0" and typed}
     commands = {"privacy", "account", "advise", "audit", "figures", "bench", "train", "explore", "verify"}
-    commands |= {"init", "keys", "experiments"}
+    commands |= {"init", "keys", "experiments", "flower"}
     assert commands <= good
     assert commands | {"report", "doctor"} <= bad
 
@@ -77,6 +80,9 @@ def test_every_command_has_good_and_bad_cases():
 @pytest.mark.parametrize(("typed", "code", "text"), CASES, ids=[typed[:99] or "(nothing)" for typed, *_ in CASES])
 def test_a_command_ends_as_documented_and_says_why(typed, code, text, template, tmp_path):
     folder = copytree(template, tmp_path / "here")
+    if typed.startswith("flower"):
+        pytest.importorskip("flwr")
+        pytest.importorskip("torch")
     done = rqm(*shlex.split(typed), folder=folder)
     output = done.stdout + done.stderr
     assert done.returncode == int(code), output

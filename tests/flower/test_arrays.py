@@ -59,7 +59,7 @@ def test_a_record_moves_by_an_update_in_its_own_types():
         old = np.asarray(values)
         expected = (old.astype(np.float64) + update[start_ : start_ + old.size].reshape(old.shape)).astype(old.dtype)
         start_ += old.size
-        assert moved[name].numpy().dtype == old.dtype
+        assert (moved[name].numpy().dtype, moved[name].numpy().shape) == (old.dtype, old.shape)
         assert moved[name].numpy().tobytes() == np.ascontiguousarray(expected).tobytes(), name
     assert all(moved[name] == MIXED[name] for name in UNTRAINED)
     assert (TRAINED.read(MIXED) == TRAINED.read(record(**ARRAYS))).all()  # the record itself did not move

@@ -96,7 +96,10 @@ FAILURES = {
     "an array is missing": (lambda m, c: reply_to(m, {"w": MODEL["w"]}), "b: is missing among the arrays"),
     "another shape": (lambda m, c: reply_to(m, {"w": np.zeros((3, 1)), "b": np.zeros(2)}), r"w: has shape \(3, 1\)"),
     "integers": (lambda m, c: reply_to(m, {"w": np.zeros(3, int), "b": np.zeros(2)}), "w: has dtype int64"),
-    "not a number": (lambda m, c: reply_to(m, {"w": np.full(3, np.nan), "b": np.zeros(2)}), "must be 5 finite ones"),
+    "not a number": (
+        lambda m, c: reply_to(m, {"w": np.full(3, np.nan), "b": np.zeros(2)}),
+        "5 values, of which 2 are finite: must be 5",
+    ),
     "infinite": (lambda m, c: reply_to(m, {"w": np.full(3, np.inf), "b": np.zeros(2)}), "must be 5 finite ones"),
     "no metric": (lambda m, c: reply_to(m, metrics={"loss": None}), "reports no metric 'loss'"),
     "a metric that is a list": (lambda m, c: reply_to(m, metrics={"loss": [1.0, 2.0]}), "TypeError"),

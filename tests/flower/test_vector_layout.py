@@ -122,7 +122,9 @@ def test_what_is_not_finite_is_refused(value):
     else:
         assert weighted.pack(np.ones(2) / 2, {}, value) == pytest.approx(packed_weight * np.ones(2) / 2)
     for size in (1, 3):
-        with pytest.raises(ValueError, match=f"training returned {size} values: must be 2 finite ones"):
+        with pytest.raises(
+            ValueError, match=f"training returned {size} values, of which {size} are finite: must be 2 finite ones"
+        ):
             layout.pack(np.zeros(size), {metric: 1.0})
 
 

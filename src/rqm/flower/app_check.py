@@ -5,18 +5,18 @@ import importlib
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any, final
 
 from flwr.app import ArrayRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from rqm.flower.arrays import TrainedArrays
-from rqm.flower.run_settings import ROUNDS_KEY, Settings
+from rqm.flower.run_settings import Settings
 from rqm.flower.shared_plan import SharedPlan
 from rqm.flower.strategy import PrivateStrategy, refuse_strategy
 
@@ -61,9 +61,34 @@ class AppCheck:
 class _StartError(Exception):
     """Ends the app's main function where it starts its strategy."""
 
-    def __init__(self, strategy: Any, arrays: Any, variables: Mapping[str, Any]) -> None:
+    def __init__(self, strategy: Any, arrays: Any, caller: FrameType) -> None:
         super().__init__("the strategy starts")
-        self.strategy, self.arrays, self.variables = strategy, arrays, variables
+        self.strategy, self.arrays = strategy, arrays
+        self.variables: dict[str, Any] = {**caller.f_globals, **caller.f_locals}
+        self.path, self.line = Path(caller.f_code.co_filename), caller.f_lineno
+
+
+def read_app(folder: Path) -> dict[str, Any]:
+    """Read the table `[tool.flwr.app]` of an app.
+
+    Args:
+        folder: The folder of the app.
+
+    Returns:
+        The table, which names both components.
+
+    Raises:
+        ValueError: If the folder has no Flower app.
+    """
+    path = folder / "pyproject.toml"
+    try:
+        app: dict[str, Any] = tomllib.loads(path.read_text())["tool"]["flwr"]["app"]
+        _ = app["components"]["serverapp"], app["components"]["clientapp"]
+    except OSError as error:
+        raise ValueError(f"{path}: {str(error.strerror).lower()}: must be the pyproject.toml of a Flower app") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: is not that of a Flower app ({type(error).__name__}: {error})") from None
+    return app
 
 
 def check_app(folder: Path, *, clients: int | None = None, epsilon: float = 8.0) -> AppCheck:
@@ -84,11 +109,8 @@ def check_app(folder: Path, *, clients: int | None = None, epsilon: float = 8.0)
     """
     result = AppCheck(folder)
     path = folder / "pyproject.toml"
-    try:
-        app = tomllib.loads(path.read_text())["tool"]["flwr"]["app"]
-        server_name, client_name = app["components"]["serverapp"], app["components"]["clientapp"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: is not that of a Flower app ({type(error).__name__}: {error})") from None
+    app = read_app(folder)
+    server_name, client_name = app["components"]["serverapp"], app["components"]["clientapp"]
     config = dict(_flattened(app.get("config", {})))
     has_table = any(key.startswith("rqm.") for key in config)
     if not has_table:
@@ -96,32 +118,38 @@ def check_app(folder: Path, *, clients: int | None = None, epsilon: float = 8.0)
         values = {"epsilon": epsilon, "clients": count, "survivors": ceil(0.8 * count), "l2_clip": 1.0}
         result.edits[path] = path.read_text().rstrip("\n") + "\n" + TABLE.format(**values)
         config |= _flattened(tomllib.loads(result.edits[path])["tool"]["flwr"]["app"]["config"])
+    with _problems(result):
+        result.settings = Settings.from_run_config(config)
     start = _started(folder, server_name, config, result)
-    _check_client(folder, client_name, result)
-    try:
-        result.settings = Settings.from_run_config({ROUNDS_KEY: 3, **config})
-    except (ValueError, TypeError) as error:
-        result.problems.append(str(error))
     if start is not None:
         _check_strategy(start, result)
-        _edit_server(folder, server_name, start, result)
+        _edit_server(start, result)
+    _check_client(folder, client_name, result)
+    if result.settings is None:  # lines that cannot work are not written
+        result.edits.clear()
     return result
 
 
 def _started(folder: Path, name: str, config: dict[str, Any], result: AppCheck) -> _StartError | None:
     """Run the ServerApp until it starts its strategy."""
     context = SimpleNamespace(run_config=config, node_config={}, state=RecordDict(), run_id=0, node_id=0)
-    nodes = list(range(int(config.get("rqm.clients", 10))))
+    nodes = list(range(result.settings.clients if result.settings is not None else 10))
     grid = SimpleNamespace(get_node_ids=lambda: nodes, run=None)
     try:
-        with _importable(folder):
+        with _importable(folder), redirect_stdout(sys.stderr):  # standard output is for the command's own result
             module, attribute = name.split(":")
             server_app = getattr(importlib.import_module(module), attribute)
+            if getattr(server_app, "_main", None) is None:
+                result.problems.append(
+                    f"{name}: has no main function, as in Flower's old API: register one with @app.main() that starts "
+                    "a strategy of flwr.serverapp.strategy"
+                )
+                return None
             with _recorded_starts():
                 server_app(grid, context)
     except _StartError as start:
         return start
-    except Exception as error:  # the app's own code
+    except (Exception, SystemExit) as error:  # the app's own code
         result.problems.append(f"{name}: stops before its strategy starts: {type(error).__name__}: {error}")
         return None
     result.problems.append(f"{name}: ends without starting a strategy; only strategies can be made private")
@@ -148,8 +176,7 @@ def _recorded_starts() -> Iterator[None]:
 
     def start(self: Any, *args: Any, **kwargs: Any) -> None:
         arrays = [value for value in (*args, *kwargs.values()) if isinstance(value, ArrayRecord)]
-        caller = sys._getframe(1)
-        raise _StartError(self, arrays[0] if arrays else None, {**caller.f_globals, **caller.f_locals})
+        raise _StartError(self, arrays[0] if arrays else None, sys._getframe(1))
 
     kinds, originals = [Strategy], []
     while kinds:
@@ -214,8 +241,8 @@ def _list_changes(strategy: Any, settings: Settings, result: AppCheck) -> None:
         result.changes.append('all clients weigh the same: for others give weight = "num-examples" and max-weight')
     if any(name.endswith("running_mean") and role == "stays" for name, _, _, role in result.arrays):
         result.changes.append(
-            "statistics of batch normalization stay as the server has them, and evaluation uses them: use GroupNorm, or "
-            "private(…, average_buffers=True), which shares the clip with them"
+            "statistics of batch normalization stay as the server has them, and evaluation uses them: use GroupNorm, "
+            "or private(…, average_buffers=True), which shares the clip with them"
         )
     if result.plan is not None and result.plan.min_survivors < result.plan.survivors_that_unmask:
         result.changes.append(
@@ -248,30 +275,32 @@ def _model_name(start: _StartError) -> str | None:
 # -- the lines that make an app private -------------------------------------------------------------
 
 
-def _source(folder: Path, name: str) -> tuple[Path, str, ast.Module]:
-    """The file of a component, its text and its syntax tree."""
-    relative = Path(*name.split(":", maxsplit=1)[0].split("."))
-    path = folder / relative.with_suffix(".py")
-    if not path.exists():
-        path = folder / relative / "__init__.py"
-    text = path.read_text()
-    return path, text, ast.parse(text)
-
-
-def _with_import(text: str, tree: ast.Module) -> str:
-    """The text with `import rqm` after its last import."""
-    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    if any(alias.name == "rqm" for node in imports if isinstance(node, ast.Import) for alias in node.names):
+def _with_import(text: str) -> str:
+    """The text with `import rqm` before its first import."""
+    imports = [node for node in ast.parse(text).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    if any(alias.name == "rqm" and not alias.asname for node in imports for alias in node.names):
         return text
-    line = max((node.end_lineno or 0 for node in imports), default=0)
+    line = next(node.lineno for node in imports if getattr(node, "module", "") != "__future__") - 1
     lines = text.splitlines(keepends=True)
     return "".join([*lines[:line], "import rqm\n", *lines[line:]])
 
 
 def _check_client(folder: Path, name: str, result: AppCheck) -> None:
     """Find the ClientApp, and make it private."""
-    path, text, tree = _source(folder, name)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name_of(node.func) == "ClientApp"]
+    relative = Path(*name.split(":", maxsplit=1)[0].split("."))
+    path = folder / relative.with_suffix(".py")
+    if not path.exists():
+        path = folder / relative / "__init__.py"
+    try:
+        text = result.edits.get(path) or path.read_text()
+        calls = [
+            node
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Call) and _name_of(node.func) == "ClientApp"
+        ]
+    except (OSError, SyntaxError) as error:
+        result.problems.append(f"{path}: the ClientApp cannot be read ({type(error).__name__})")
+        return
     if not calls:
         if "PrivateClientApp" not in text and "private_mod" not in text:
             result.problems.append(f"{path}: no ClientApp(…) is made here; use rqm.flower.PrivateClientApp()")
@@ -286,41 +315,44 @@ def _check_client(folder: Path, name: str, result: AppCheck) -> None:
         if first is None or _name_of(first) != "private_mod":
             result.problems.append(f"{path}: private_mod must be the first of the mods, or use PrivateClientApp")
         return
-    lines = text.splitlines(keepends=True)
+    lines = text.encode().splitlines(keepends=True)  # a syntax tree counts bytes
     line, function = lines[call.func.lineno - 1], call.func
     lines[call.func.lineno - 1] = (
-        line[: function.col_offset] + "rqm.flower.PrivateClientApp" + line[function.end_col_offset :]
+        line[: function.col_offset] + b"rqm.flower.PrivateClientApp" + line[function.end_col_offset :]
     )
-    result.edits[path] = _with_import("".join(lines), tree)
+    result.edits[path] = _with_import(b"".join(lines).decode())
 
 
-def _edit_server(folder: Path, name: str, start: _StartError, result: AppCheck) -> None:
+def _edit_server(start: _StartError, result: AppCheck) -> None:
     """Wrap the strategy in the line before it starts."""
     if isinstance(start.strategy, PrivateStrategy):
         return
-    path, text, tree = _source(folder, name)
-    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
-        for statement in ast.walk(function):
+    named = [name for name, value in start.variables.items() if isinstance(value, SimpleNamespace)]
+    context = next((name for name in named if hasattr(start.variables[name], "run_config")), None)
+    if context is not None and start.path.is_relative_to(result.folder.resolve()):
+        path = result.folder / start.path.relative_to(result.folder.resolve())
+        text = path.read_text()
+        lines = text.splitlines(keepends=True)
+        for statement in ast.walk(ast.parse(text)):
             call = getattr(statement, "value", None)
-            if not isinstance(statement, ast.Assign | ast.Expr) or not isinstance(call, ast.Call):
-                continue
             if (
-                isinstance(call.func, ast.Attribute)
-                and call.func.attr == "start"
+                isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return)
+                and statement.lineno <= start.line <= (statement.end_lineno or 0)
+                and isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
                 and isinstance(call.func.value, ast.Name)
+                and not lines[statement.lineno - 1][: statement.col_offset].strip()
             ):
-                variable, context = call.func.value.id, function.args.args[-1].arg
-                model = _model_name(start)
-                lines = text.splitlines(keepends=True)
-                indent = " " * statement.col_offset
-                wrapped = f"{variable} = rqm.flower.private({variable}, {context}" + (
-                    f", model={model})" if model else ")"
-                )
-                lines.insert(statement.lineno - 1, f"{indent}{wrapped}\n")
-                edited = "".join(lines)
-                result.edits[path] = _with_import(edited, tree)
+                variable, model = call.func.value.id, _model_name(start)
+                indent = lines[statement.lineno - 1][: statement.col_offset]
+                arguments = f"{variable}, {context}" + (f", model={model}" if model else "")
+                lines.insert(statement.lineno - 1, f"{indent}{variable} = rqm.flower.private({arguments})\n")
+                result.edits[path] = _with_import("".join(lines))
                 return
-    result.problems.append(f"{path}: no line strategy.start(…) is found: wrap the strategy with rqm.flower.private")
+    result.problems.append(
+        f"{start.path}: no line strategy.start(…) is found where the context is known: wrap the strategy with "
+        "rqm.flower.private"
+    )
 
 
 def _name_of(node: ast.expr) -> str:

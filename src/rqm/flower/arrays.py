@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
 
 from rqm.flower.vector_layout import FloatVector
 
@@ -103,7 +104,7 @@ class TrainedArrays:
         for name in self.names:
             values = record[name].numpy()
             chunk = update[start : start + values.size].reshape(values.shape)
-            arrays[name] = Array(np.ascontiguousarray((values.astype(np.float64) + chunk).astype(values.dtype)))
+            arrays[name] = _array_like(values, values.astype(np.float64) + chunk)
             start += values.size
         return ArrayRecord(self._with_ties(arrays))
 
@@ -111,12 +112,16 @@ class TrainedArrays:
         """A record with the dtypes of another one, and with its arrays that are not trained, bit for bit."""
         arrays = dict(original.items())
         for name in self.names:
-            values = record[name].numpy().astype(original[name].numpy().dtype, copy=False)
-            arrays[name] = Array(np.ascontiguousarray(values))
+            arrays[name] = _array_like(original[name].numpy(), record[name].numpy())
         return ArrayRecord(self._with_ties(arrays))
 
     def _with_ties(self, arrays: dict[str, Array]) -> dict[str, Array]:
         return arrays | {name: arrays[trained] for name, trained in self.tied}
+
+
+def _array_like(original: NDArray[Any], values: NDArray[Any]) -> Array:
+    """The values with the dtype and shape of other ones; NumPy's `ascontiguousarray` gives a scalar a dimension."""
+    return Array(np.ascontiguousarray(values, dtype=original.dtype).reshape(original.shape))
 
 
 def _names_of(model: Any, buffers: bool) -> tuple[list[str], list[tuple[str, str]]]:

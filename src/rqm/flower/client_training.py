@@ -159,10 +159,7 @@ def _gathered_sum(arrays: ArrayRecord, mean: BaseMean) -> FloatVector:
 
 @final
 class SecureEncoder:
-    """Encodes vectors with the operating system's randomness.
-
-    `rqm.flower.seeded_client.SeededEncoder` has the same methods, for simulations.
-    """
+    """Encodes vectors with the operating system's randomness."""
 
     def __init__(self, mean: BaseMean, round_index: int) -> None:
         self.mean, self.round_index = mean, round_index

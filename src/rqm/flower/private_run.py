@@ -258,17 +258,21 @@ class PrivateRun:
                 "rqm: all %d clients of a round must stay to its end, or it is discarded: set rqm.min-survivors",
                 participation.clients,
             )
-
         if self.plan.noise_over_clip > 1:
             log.warning(
-                "rqm: the noise in a round's mean update is %.3g times the clip of an update: most models learn nothing. "
-                "It falls with more clients, fewer trained values and a larger epsilon",
+                "rqm: the noise in a round's mean update is %.3g times the clip of an update: most models learn "
+                "nothing. It falls with more clients, fewer trained values and a larger epsilon",
                 self.plan.noise_over_clip,
             )
         if self.plan.min_survivors < self.plan.survivors_that_unmask:
             log.warning(
                 "rqm: a node that is lost while it trains needs %d others, or the round is discarded, and charged",
                 self.plan.survivors_that_unmask,
+            )
+        if not self.settings.train_metrics and self.settings.record_clip is None:
+            log.info(
+                "rqm: clients' training metrics are off: declare them with public bounds, such as "
+                "rqm.train-metrics.train_loss = '[0, 5]'"
             )
         if self.plan.layout.failure_share:
             # The share at which the count shows, within all rounds, that training fails everywhere.
@@ -433,9 +437,8 @@ class PrivateRun:
             _, deviation = self.plan.layout.extra_noise(sqrt(self.plan.mean.expected_error(0.0)), self._failures[-1][1])
             assert deviation is not None
             if deviation / sqrt(rounds) < self._failures[-1][1] / 8:  # or it would say nothing
-                log.info(
-                    "rqm: training failed on %.0f ± %.0f clients a round", count / rounds, deviation / sqrt(rounds)
-                )
+                mean_count = max(0, round(count / rounds))  # noise may take it below 0
+                log.info("rqm: training failed on %d ± %.0f clients a round", mean_count, deviation / sqrt(rounds))
         if self.guard.earlier is not None:
             log.info("rqm: together with earlier runs of this federation: ε = %.4g", self.guard.epsilon())
         for line in str(self.plan.mean.guarantee(charges=charges)).splitlines():

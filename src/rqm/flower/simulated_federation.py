@@ -10,7 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
+from rqm._util.checks import whole
 from rqm._util.files import write_atomically
+from rqm.flower.app_check import read_app
 from rqm.flower.federation_folder import simulated_state
 from rqm.ledger.node_policy import POLICY, TRUSTING
 
@@ -30,8 +32,11 @@ def simulate(app: Path, nodes: int, run_config: str = "") -> int:
         The exit code of `flwr run`, or 1 if the run has failed, which `flwr run` does not report.
 
     Raises:
+        ValueError: If the folder has no Flower app.
         OSError: If the SuperLink does not start.
     """
+    read_app(app)
+    whole("nodes", nodes, 2)
     programs = Path(sys.executable).parent
     with tempfile.TemporaryDirectory(prefix="rqm-simulation-") as folder:
         home, state = Path(folder), simulated_state()
@@ -65,8 +70,9 @@ def simulate(app: Path, nodes: int, run_config: str = "") -> int:
                 command = [str(programs / "flwr"), "run", str(app), "local", "--stream"]
                 command += ["--federation-config", f"num-supernodes={nodes}"]
                 command += ["--run-config", run_config] if run_config else []
-                code = subprocess.run(command, env=environment, check=False).returncode
-                return code or _has_failed(programs / "flwr", environment)
+                standard_error = 2  # standard output is for the command's own result
+                code = subprocess.run(command, env=environment, check=False, stdout=standard_error).returncode
+                return code or int(_has_failed(programs / "flwr", environment))
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(link.pid, signal.SIGTERM)

@@ -130,8 +130,11 @@ class VectorLayout:
         Raises:
             ValueError: If a value is not finite, or the update has another size.
         """
-        if update.shape != (self.size,) or not np.isfinite(update).all():
-            raise ValueError(f"training returned {update.size} values: must be {self.size} finite ones")
+        finite = np.isfinite(update).sum()
+        if update.shape != (self.size,) or finite != self.size:
+            raise ValueError(
+                f"training returned {update.size} values, of which {finite} are finite: must be {self.size} finite ones"
+            )
         largest = float(np.abs(update).max())
         length = largest * float(np.linalg.norm(update / largest)) if largest else 0.0  # squares could overflow
         bound = self.l2_clip * sqrt(self.update_share)
