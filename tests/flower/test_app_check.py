@@ -65,7 +65,7 @@ def test_what_would_happen_is_told_and_nothing_is_written(tmp_path):
     assert 0.1 < facts["noise_over_clip"] < 10
     assert "rqm" not in "".join(path.read_text() for path in folder.rglob("*.py"))
     text = rqm("flower", "check", folder).stdout
-    assert f"{folder / SERVER}: changes" in text
+    assert f"{folder / SERVER}: would change; write it with --write" in text
     assert "Note: all clients weigh the same" in text
 
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("flwr")
 from rqm.config.round_parameters import Link
-from rqm.flower import client_mod, private_run
+from rqm.flower import RunFailedError, client_mod, private_run
 from rqm.flower.client_mod import SETTLEMENT_RECORD
 from rqm.flower.messages import request_message
 from rqm.flower.round_machine import RoundMachine, State
@@ -57,7 +57,8 @@ def test_a_client_that_was_asked_for_a_vector_does_not_settle_instead(tmp_path, 
 
     grid.away = away
     server = private_strategy(config, tmp_path)
-    server.start(grid, arrays(model()))
+    with pytest.raises(RunFailedError, match=r"all 4 nodes refuse to train: .* must be 0, this client's number"):
+        server.start(grid, arrays(model()))
     sums, mean = server.run.machine.sums, server.run.plan.mean
     added = sum(noise_state(mean, entry.noise_secret).added for entry in settlements.values())
     coins = (sums[0] - added) % mean.modulus
