@@ -7,8 +7,6 @@ import sys
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 MESSAGE = "rqm: stopped by the user\n"
-SHOW_CURSOR = "\x1b[?25h"
-"""A progress bar may have hidden the cursor."""
 
 
 def main() -> None:
@@ -28,7 +26,8 @@ def _interrupt(number: int, frame: object) -> None:
     """Raise KeyboardInterrupt; during an import exit at once, because libraries turn it into errors of their own."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":  # type: ignore[attr-defined]
-            os.write(2, (SHOW_CURSOR * os.isatty(2) + MESSAGE).encode())
+            show_cursor = "\x1b[?25h"  # A progress bar may have hidden the cursor.
+            os.write(2, (show_cursor * os.isatty(2) + MESSAGE).encode())
             os._exit(INTERRUPTED)
         frame = frame.f_back  # type: ignore[attr-defined]
     signal.default_int_handler(number, None)

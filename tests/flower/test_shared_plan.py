@@ -14,7 +14,7 @@ from rqm.core.search import private_mean
 from rqm.flower import private_mod
 from rqm.flower.client_training import train
 from rqm.flower.messages import PLAN_KEY, PLAN_RECORD, request_message
-from rqm.flower.shared_plan import MAX_JSON_LENGTH, Request, SharedPlan, read_plan
+from rqm.flower.shared_plan import Request, SharedPlan, read_plan
 from rqm.flower.vector_layout import VectorLayout
 from rqm.secagg import ProtocolError
 from rqm.secagg.wire import Kind
@@ -87,7 +87,7 @@ HOSTILE = {
     "no table": ("[]", "table"),
     "nothing": ("", "JSON|line|Expecting|empty"),
     "None": ("None", "JSON|line|Expecting"),
-    "huge": (" " * (MAX_JSON_LENGTH + 1), "plan: has 16777217 characters: must be at most 16777216"),
+    "huge": (" " * (2**24 + 1), "plan: has 16777217 characters: must be at most 16777216"),
     "deep": ("[" * 100_000, "plan|JSON|nested|deep|recursion"),
     "another format": (changed("plan_format", value=2), "plan_format = 2: must be 1.*the same version of rqm"),
     "no format": (without("plan_format"), "plan_format = None: must be 1"),

@@ -19,7 +19,6 @@ from rqm.bounds import Adversary, Neighboring
 
 Progress = Callable[[str, int, int], None]
 """Called with what is computed next, how many were computed, and how many there are."""
-CRITERION_NAMES = {"epsilon": "ε", "mse": "error", "iterate_noise": "noise in the models"}
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,8 @@ def sweep(requests: Sequence[Request], progress: Progress | None = None) -> list
 
 def _reason(candidate: Candidate, advice: Advice) -> str:
     """Why a candidate has its rank, and what it assumes."""
-    criterion = CRITERION_NAMES[advice.criterion]
+    criterion_names = {"epsilon": "ε", "mse": "error", "iterate_noise": "noise in the models"}
+    criterion = criterion_names[advice.criterion]
     best = advice.best
     request = advice.request
     parts = [f"{_more(advice.cost(candidate) / advice.cost(best))} {criterion}"]

@@ -18,8 +18,6 @@ REPLACEMENTS = {
     **{"–": "-", "…": "...", "′": "'", "’": "'", "₂": "2", "━": "=", "─": "-", "é": "e"},
 }
 """What is printed for signs that a terminal cannot show; Greek letters are printed by their names."""
-STYLES = {"good": "green", "missing": "yellow"} | dict.fromkeys(("broken", "CONTRADICTED", "SURVIVED"), "bold red")
-"""The styles of table cells that are verdicts."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,10 @@ def print_table(rows: Sequence[Sequence[str]], heads: Sequence[str] = ()) -> Non
             no_wrap=index == 0 and not heads,
             overflow="fold",
         )
+    verdict_styles = {"good": "green", "missing": "yellow"}
+    verdict_styles |= dict.fromkeys(("broken", "CONTRADICTED", "SURVIVED"), "bold red")
     for row in rows:
-        table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
+        table.add_row(*(Text(cell, verdict_styles.get(cell, "")) for cell in row))
     console.print(table)
 
 

@@ -41,8 +41,6 @@ log = logging.getLogger("flwr")
 
 SETTLEMENT_RECORD = "rqm-settlement"
 """The record of a node's state with what it needs to settle its noise in the next round."""
-SETTLED_MARK = max(STAGES) + 1
-"""The mark, after all stages of a round, that the noise which was added in it is settled."""
 
 
 class PrivateClientApp(ClientApp):
@@ -216,7 +214,9 @@ class _Node:
             nonlocal failure
             encoder = SecureEncoder(plan.mean, request.round_index)
             if previous is not None:
-                mark_answered(previous.fingerprint, SETTLED_MARK)
+                # The mark, after all stages of a round, that the noise which was added in it is settled.
+                settled_mark = max(STAGES) + 1
+                mark_answered(previous.fingerprint, settled_mark)
                 return encoder.mean.settle(encoder.noise_state(previous.noise_secret))
             if guard is not None:
                 guard.charge(plan.mean, request.round_index, request.link.chain if request.link else b"")

@@ -19,8 +19,6 @@ ANSWER_KEY, REFUSAL_KEY = "message", "refused"
 """The keys of an answer: its bytes; why there is none."""
 SIMULATED_KEY, FAILURE_KEY = "simulated", "failure"
 """Further keys, of nodes that trust the server: that they do, and why their training failed."""
-NUMBER_LIMITS = {"stage": 255, "round_index": 2**31 - 1, "client": 2**31 - 1, "settling": 2**31 - 1}
-"""The largest value of each number in a request; the protocol has 32 bits for them."""
 CHAIN_DEFAULTS: dict[str, Any] = {"chain": b"", "settling": 0, "previous_sum": b""}
 """The values that are omitted without correlated noise."""
 
@@ -88,7 +86,9 @@ def read_request(record: ConfigRecord) -> Request:
 
 def _value(record: ConfigRecord, name: str) -> Any:
     """A value of a request, of its type and in its range."""
-    value, limit = record.get(name, CHAIN_DEFAULTS.get(name)), NUMBER_LIMITS.get(name)
+    # The largest value of each number in a request; the protocol has 32 bits for them.
+    number_limits = {"stage": 255, "round_index": 2**31 - 1, "client": 2**31 - 1, "settling": 2**31 - 1}
+    value, limit = record.get(name, CHAIN_DEFAULTS.get(name)), number_limits.get(name)
     is_valid = isinstance(value, bytes) if limit is None else type(value) is int and 0 <= value <= limit
     if not is_valid:
         allowed = "bytes" if limit is None else f"a whole number from 0 to {limit}"

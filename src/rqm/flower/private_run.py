@@ -38,8 +38,6 @@ log = logging.getLogger("flwr")
 
 SURE_DEVIATIONS = 4.5
 """Standard deviations of noise by which the count of failed clients must exceed one half before a run stops."""
-UNITS = {"user": "a user is one node, with all of its data", "record": "a record is one example of a silo"}
-"""What is protected, for the log."""
 
 
 class RunFailedError(RuntimeError):
@@ -443,9 +441,11 @@ class PrivateRun:
             log.info("rqm: together with earlier runs of this federation: ε = %.4g", self.guard.epsilon())
         for line in str(self.plan.mean.guarantee(charges=charges)).splitlines():
             log.info("rqm: %s", line)
+        # What is protected, for the log.
+        units = {"user": "a user is one node, with all of its data", "record": "a record is one example of a silo"}
         log.info(
             "rqm: %s",
-            UNITS[self.plan.mean.threat_model.unit],
+            units[self.plan.mean.threat_model.unit],
         )
         if self.is_simulated:
             log.warning("rqm: all nodes trust the server (simulated): nothing in this run was protected from it")

@@ -23,8 +23,6 @@ from rqm.secagg.wire import Kind
 
 PLAN_FORMAT = 1
 """The version of `SharedPlan.to_json`, and of the messages of a run."""
-MAX_JSON_LENGTH = 2**24
-"""Characters of a plan that a node reads; names of arrays take most of them."""
 
 
 @final
@@ -141,8 +139,9 @@ class SharedPlan:
         Raises:
             ValueError: If a value is missing, unknown or not allowed, or the format is another.
         """
-        if len(text) > MAX_JSON_LENGTH:
-            raise ValueError(f"plan: has {len(text)} characters: must be at most {MAX_JSON_LENGTH}")
+        limit = 2**24  # names of arrays take most of a plan
+        if len(text) > limit:
+            raise ValueError(f"plan: has {len(text)} characters: must be at most {limit}")
         values = parse_table(text)
         if (version := values.pop("plan_format", None)) != PLAN_FORMAT:
             raise ValueError(
