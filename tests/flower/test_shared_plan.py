@@ -111,11 +111,14 @@ HOSTILE = {
         "more|metrics",
     ),
     "all of the clip for metrics": (changed("layout", "metric_share", value=0.4), "at most 0.5"),
-    "a mechanism without noise": (changed("mean", "mechanism", value={"mechanism": "noiseless", "clip": 1.0}), ""),
-    "no clip": (changed("mean", "l2_clip", value=None), ""),
+    "a mechanism without noise": (
+        changed("mean", "mechanism", value={"mechanism": "noiseless", "clip": 1.0}),
+        "must be one that sends integers",
+    ),
+    "no clip": (changed("mean", "l2_clip", value=None), "with an L2 clip"),
     "an unknown mechanism": (changed("mean", "mechanism", value={"mechanism": "nothing"}), "mechanism"),
-    "a mean of a list": (changed("mean", value=[]), ""),
-    "min survivors beyond the clients": (changed("mean", "min_survivors", value=7), ""),
+    "a mean of a list": (changed("mean", value=[]), "must be a table of names and values"),
+    "min survivors beyond the clients": (changed("mean", "min_survivors", value=7), "min_survivors = 7: must be"),
 }
 
 
